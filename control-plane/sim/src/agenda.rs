@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "an event in the past")]
-    fn the_past_can_not_be_changed() {
+    fn past_events_are_rejected() {
         let mut agenda = Agenda::new();
         agenda.after(10, ());
         agenda.next(Time::from_micros(10));

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_in_an_outage_come_to_a_third_of_grpcs_tokens_and_a_fifth_of_the_quota() {
+    fn outage_retries_are_limited_by_tokens_and_quota() {
         let throttling =
             |max_tokens| PeerCap::Throttling(PeerThrottling { max_tokens, ..Default::default() });
         // A call that fails three times takes three tokens for two retries, until half of them are gone.

@@ -43,13 +43,13 @@ pub fn ceiling(wire: &v1::Ceiling, pattern: &Pattern) -> Result<Ceiling, Faults>
 
 fn bind(
     wire: Option<&v1::Pattern>,
-    said: Option<&v1::Ceiling>,
+    wire_part: Option<&v1::Ceiling>,
     owner: &str,
     revision: u64,
 ) -> Result<Guard, Faults> {
     let mut faults = Faults::none();
     let key = key(wire, &mut faults);
-    let ceiling = required("ceiling", said, |wire, faults| Some(read(wire, faults)), &mut faults);
+    let ceiling = required("ceiling", wire_part, |wire, faults| Some(read(wire, faults)), &mut faults);
     // The engine checks the whole; any ceiling is valid at these routes.
     let pattern = key.or_else(|| Pattern::parse("*", "*", "*", "*").ok());
     let Some(pattern) = pattern else { return Err(faults) };

@@ -40,11 +40,11 @@ pub fn distributed_rule(wire: &v1::DistributedRule) -> Result<Rule, Faults> {
     }
 }
 
-fn bind(wire: Option<&v1::Pattern>, said: Option<&v1::Policy>, revision: u64) -> Result<Rule, Faults> {
+fn bind(wire: Option<&v1::Pattern>, wire_part: Option<&v1::Policy>, revision: u64) -> Result<Rule, Faults> {
     let mut faults = Faults::none();
     let key = key(wire, &mut faults);
     let read = |wire: &_, faults: &mut Faults| Some(policy::read(wire, faults));
-    let Some(policy) = required("policy", said, read, &mut faults) else { return Err(faults) };
+    let Some(policy) = required("policy", wire_part, read, &mut faults) else { return Err(faults) };
     // The engine checks both together; any policy is valid at this route.
     let pattern = key.or_else(|| Pattern::parse("*", "*", "*", "any.Service/Method").ok());
     let Some(pattern) = pattern else { return Err(faults) };

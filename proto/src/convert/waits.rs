@@ -130,24 +130,24 @@ fn over_max(number: i32, faults: &mut Faults) -> OverMax {
     }
 }
 
-fn jitter(kind: i32, share: Option<f64>, unsaid: Jitter, faults: &mut Faults) -> Jitter {
+fn jitter(kind: i32, share: Option<f64>, default: Jitter, faults: &mut Faults) -> Jitter {
     let kind = v1::Jitter::try_from(kind).map_err(|_| {
         faults.add("jitter", format!("must be none, full, equal, plus_minus or decorrelated, not {kind}"));
     });
-    let said = share.is_some();
+    let has_share = share.is_some();
     let share = amount::ratio("jitter_share", share, JITTER_SHARE, faults);
-    let Ok(kind) = kind else { return unsaid };
+    let Ok(kind) = kind else { return default };
     if kind == v1::Jitter::PlusMinus {
-        if !said {
+        if !has_share {
             faults.add("jitter_share", format!("required with jitter plus_minus ({JITTER_SHARE})"));
         }
         return Jitter::PlusMinus(share.unwrap_or(Ratio::ONE));
     }
-    if said {
+    if has_share {
         faults.add("jitter_share", "requires jitter plus_minus");
     }
     match kind {
-        v1::Jitter::Unspecified | v1::Jitter::PlusMinus => unsaid,
+        v1::Jitter::Unspecified | v1::Jitter::PlusMinus => default,
         v1::Jitter::None => Jitter::None,
         v1::Jitter::Full => Jitter::Full,
         v1::Jitter::Equal => Jitter::Equal,

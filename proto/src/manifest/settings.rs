@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changed_is_told() {
+    fn only_changed_settings_differ() {
         check(
             "{ mode: observe, retry: { max_attempts: 3 } }",
             "{ mode: enforce, retry: { max_attempts: 5 } }",
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kind_of_backoff_is_told() {
+    fn changed_backoff_kind_differs() {
         let found = of("{ mode: observe, retry: { backoff: { fixed: { delay: 1s } } } }")
             .differing(of("{ mode: observe, retry: { backoff: { none: {} } } }"));
         let paths: Vec<&str> = found.iter().map(|one| one.path.as_str()).collect();

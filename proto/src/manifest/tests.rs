@@ -194,7 +194,7 @@ fn text_without_a_document_is_refused() {
 }
 
 #[test]
-fn syntax_errors_say_their_line() {
+fn syntax_errors_have_a_line() {
     for (text, line) in
         [(format!("{KEY}policy: {{mode: off\n"), 3), (format!("{KEY}policy:\n  mode: off\n mode: off\n"), 5)]
     {
@@ -206,7 +206,7 @@ fn syntax_errors_say_their_line() {
 }
 
 #[test]
-fn a_field_said_twice_is_refused() {
+fn duplicate_field_is_rejected() {
     let error = refused(&format!("{KEY}policy: {{mode: off, mode: enforce}}\n"));
     let [problem] = error.problems.as_slice() else { panic!("{error}") };
     assert!(problem.problem.contains("duplicate") && problem.problem.contains("mode"), "{error}");
@@ -236,7 +236,7 @@ fn anchors_work_but_do_not_unfold_without_bound() {
 }
 
 #[test]
-fn a_key_said_twice_names_both_documents() {
+fn duplicate_key_names_both_documents() {
     let text = format!("{KEY}policy: {{mode: off}}\n---\n{EXAMPLE}---\n{KEY}policy: {{mode: enforce}}\n");
     let error = check(&parse(&text).unwrap()).unwrap_err();
     assert_eq!(
@@ -295,7 +295,7 @@ fn unusual_names_survive() {
 }
 
 #[test]
-fn what_the_server_adds_is_printed_and_read() {
+fn server_fields_are_printed_and_read() {
     let mut rule = read_one(EXAMPLE);
     rule.revision = 9_007_199_254_740_993;
     rule.updated_at = Some(prost_types::Timestamp { seconds: 1_767_225_600, nanos: 0 });

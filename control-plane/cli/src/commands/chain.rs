@@ -47,7 +47,7 @@ fn text(response: &v1::GetChainResponse) -> String {
         text.push_str(&format!(
             "possible  {}{}\n",
             amplification::chain_text(bound),
-            beside(bound.sends, response.limit)
+            limit_note(bound.sends, response.limit)
         ));
         text.extend(amplification::hop_lines(bound).into_iter().map(|hop| format!("          {hop}\n")));
     }
@@ -55,7 +55,7 @@ fn text(response: &v1::GetChainResponse) -> String {
 }
 
 /// Compares the bound with the server's limit; 0 from an older server.
-fn beside(sends: u64, limit: u32) -> String {
+fn limit_note(sends: u64, limit: u32) -> String {
     match limit {
         0 => String::new(),
         limit if sends > u64::from(limit) => format!(", above the limit of {limit}"),
@@ -118,7 +118,7 @@ mod tests {
         assert!(text.contains("b\\u{1b}") && text.contains("100.0%"), "{text}");
         assert!(text.contains("  -  "), "{text}");
         assert_eq!(
-            [beside(27, 16), beside(16, 16), beside(9, 0)],
+            [limit_note(27, 16), limit_note(16, 16), limit_note(9, 0)],
             [", above the limit of 16", " (limit 16)", ""]
         );
         assert!(text.contains("measured  a -> b: 1.25 attempts on the last hop per request"), "{text}");

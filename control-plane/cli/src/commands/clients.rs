@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use damper_proto::{manifest, v1};
 
-use crate::commands::kills::{concerns, in_words, obeys};
+use crate::commands::kills::{concerns, obeys, routes_text};
 use crate::error::{CliError, print_message};
 use crate::input::filter::mode_name;
 use crate::input::key;
@@ -41,7 +41,7 @@ pub(crate) struct ClientsArgs {
 /// Prints the clients and the resources that they do not apply.
 pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), CliError> {
     let mut client = Client::connect(&session.server).await?;
-    let (mut heard, mut watched) = (false, Watched::default());
+    let (mut received, mut watched) = (false, Watched::default());
     let request = v1::ListClientsRequest {
         service: args.service.clone(),
         cluster: args.cluster.clone(),
@@ -52,13 +52,13 @@ pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), CliE
         let listed = all(&client, request.clone()).await;
         let mut response = match listed {
             Err(broken @ CliError::Unavailable(_)) if args.watch => {
-                client = client.next(heard, broken).await?;
-                heard = false;
+                client = client.next(received, broken).await?;
+                received = false;
                 continue;
             }
             listed => listed?,
         };
-        heard = true;
+        received = true;
         let connected = response.clients.len();
         let kills = kills(&client).await;
         if args.lagging {
@@ -66,13 +66,13 @@ pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), CliE
         }
         if !args.watch {
             if response.clients.is_empty() {
-                print_message(nobody(connected, is_selected));
+                print_message(empty_reason(connected, is_selected));
             }
             show(session.format, &response, || screen(&response, &kills))?;
             warn_missing_replicas(&response.missing_replicas);
             return Ok(());
         }
-        let none = response.clients.is_empty().then(|| nobody(connected, is_selected));
+        let none = response.clients.is_empty().then(|| empty_reason(connected, is_selected));
         follow(session.format, &response, none, &kills, &mut watched)?;
         tokio::time::sleep(args.interval).await;
     }
@@ -95,7 +95,7 @@ pub(super) async fn all(
 }
 
 /// Reason for an empty list; `is_selected`: a filter is set.
-fn nobody(connected: usize, is_selected: bool) -> &'static str {
+fn empty_reason(connected: usize, is_selected: bool) -> &'static str {
     match (connected, is_selected) {
         (0, false) => "no client is connected",
         (0, true) => "no matching client is connected",
@@ -247,7 +247,7 @@ fn exceptions(response: &v1::ListClientsResponse, kills: &[v1::KillSwitch]) -> S
             }
         }
         for kill in disobeyed(client, kills) {
-            let what = printable(&in_words(&kill.key.clone().unwrap_or_default()));
+            let what = printable(&routes_text(&kill.key.clone().unwrap_or_default()));
             lines.push_str(&format!("{who} lacks kill_switch; it ignores the kill {what}\n"));
         }
     }
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_told_with_their_reason_and_without_control_characters() {
+    fn refusals_have_reasons_without_control_characters() {
         let client = v1::Client {
             identity: Some(v1::Identity {
                 service: "orders".into(),
@@ -296,16 +296,16 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_is_told_by_what_was_asked_for() {
-        assert_eq!(nobody(0, false), "no client is connected");
-        assert_eq!(nobody(0, true), "no matching client is connected");
-        assert_eq!(nobody(3, true), "all connected clients are up to date");
+    fn empty_list_has_a_reason_by_filter() {
+        assert_eq!(empty_reason(0, false), "no client is connected");
+        assert_eq!(empty_reason(0, true), "no matching client is connected");
+        assert_eq!(empty_reason(3, true), "all connected clients are up to date");
     }
 
     #[test]
-    fn lagging_is_who_does_not_have_everything() {
-        let nobody = v1::Client::default();
-        assert!(!lags(&nobody, &[]));
+    fn lagging_clients_are_behind_or_lack_something() {
+        let empty_reason = v1::Client::default();
+        assert!(!lags(&empty_reason, &[]));
         let any = "*".to_owned();
         let key = v1::Pattern {
             caller_service: any.clone(),

@@ -37,13 +37,13 @@ pub(crate) async fn run(session: &Session, DiffArgs { set: args }: DiffArgs) -> 
     let set = args.read().map_err(of_diff)?;
     let client = Client::connect(&session.server).await.map_err(of_diff)?;
     let options = args.options(v1::WriteOptions { validate_only: true, ..Default::default() });
-    let judged = set.send(&client, options).await;
-    if let Err(denied @ CliError::Denied(_)) = judged {
+    let checked = set.send(&client, options).await;
+    if let Err(denied @ CliError::Denied(_)) = checked {
         // A set that the server rejects is an error, not a difference.
         return Err(of_diff(denied));
     }
     let shown = show(session.format, differences(&client, &args, set.manifests).await);
-    match judged {
+    match checked {
         Ok(response) => {
             let changed = response.results.iter().filter(|result| result.change() != Change::Unchanged);
             warn(&changed.flat_map(warnings_of).collect::<Vec<_>>());

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn findings_are_told_with_their_remedy_and_what_was_looked_at_where_there_are_none() {
+    fn findings_have_remedies_and_checks_are_listed_without_them() {
         let found = v1::Finding {
             code: "retry_storm".into(),
             subject: "shop default stock S/M\x1b".into(),

@@ -35,7 +35,7 @@ fn text(route: &v1::RouteKey, response: &v1::ExplainResponse) -> String {
         Some(rule) => text.push_str(&format!("rule    {}\n", named(rule))),
     }
     for cut in &response.cuts {
-        text.push_str(&format!("cut     {}\n", printable(&cut_in_words(cut))));
+        text.push_str(&format!("cut     {}\n", printable(&cut_text(cut))));
     }
     if let Some(bound) = &response.bound {
         text.push_str(&format!("bound   {}\n", amplification::bound_text(bound)));
@@ -73,7 +73,7 @@ fn named(rule: &v1::Rule) -> String {
     format!("{} ({mode}, revision {}{owner})", key::words(rule.key.as_ref()), rule.revision)
 }
 
-fn cut_in_words(v1::Cut { guard, owner, field, problem }: &v1::Cut) -> String {
+fn cut_text(v1::Cut { guard, owner, field, problem }: &v1::Cut) -> String {
     let asked = if owner.is_empty() { String::new() } else { format!(" (owner {owner})") };
     format!("policy.{field}: {problem}, the ceiling of guard {}{asked}", key::words(guard.as_ref()))
 }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn route_without_a_rule_is_said_to_pass() {
+    fn route_without_a_rule_passes() {
         let text = text(&v1::RouteKey::default(), &v1::ExplainResponse::default());
         assert!(text.contains("rule    none: calls pass"), "{text}");
     }

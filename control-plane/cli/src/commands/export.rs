@@ -37,14 +37,14 @@ pub(crate) async fn run(session: &Session, args: ExportArgs) -> Result<(), CliEr
     let client = Client::connect(&session.server).await?;
     let request = v1::ExportRequest { revision: args.revision };
     let mut messages = client.answer(client.history.clone().export(request)).await?;
-    let (mut said, mut manifests) = (None, Vec::new());
+    let (mut announced, mut manifests) = (None, Vec::new());
     while let Some(message) = messages.message().await.map_err(|status| client.failure(&status))? {
-        said = Some((message.revision, message.total));
+        announced = Some((message.revision, message.total));
         for object in message.objects {
             manifests.push(manifest_of(object)?);
         }
     }
-    let Some((revision, total)) = said else {
+    let Some((revision, total)) = announced else {
         return Err(CliError::Defect("the server ended the export before its first message".to_owned()));
     };
     check_whole(manifests.len() as u64, total)?;

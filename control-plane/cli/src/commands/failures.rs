@@ -31,11 +31,11 @@ pub(crate) async fn run(session: &Session, args: FailuresArgs) -> Result<(), Cli
     let mut client = Client::connect(&session.server).await?;
     let mut view = View::default();
     loop {
-        let mut heard = false;
-        let ended = one(session, &args, &route, &client, &mut view, &mut heard).await;
+        let mut received = false;
+        let ended = one(session, &args, &route, &client, &mut view, &mut received).await;
         match ended {
             Err(broken @ CliError::Unavailable(_)) if args.watch => {
-                client = client.next(heard, broken).await?
+                client = client.next(received, broken).await?
             }
             ended => return ended,
         }
@@ -49,13 +49,13 @@ async fn one(
     route: &v1::RouteKey,
     client: &Client,
     view: &mut View,
-    heard: &mut bool,
+    received: &mut bool,
 ) -> Result<(), CliError> {
     let request = v1::WatchRequest { route: Some(route.clone()), ..Default::default() };
     let mut stream = Box::pin(client.watch(request).await?);
     while let Some(message) = stream.next().await {
         let message = message?;
-        *heard = true;
+        *received = true;
         if !args.watch {
             warn_missing_replicas(&message.missing_replicas);
             return once(session.format, route, message);
@@ -76,8 +76,8 @@ fn once(format: Format, route: &v1::RouteKey, message: v1::WatchResponse) -> Res
     if failures.is_empty() {
         print_message("no failed call since the server started, or the SDK of the caller is too old");
     }
-    let told = v1::WatchResponse { as_of, failures, missing_replicas, ..Default::default() };
-    show(format, &told, || table(&told.failures).to_string())
+    let latest = v1::WatchResponse { as_of, failures, missing_replicas, ..Default::default() };
+    show(format, &latest, || table(&latest.failures).to_string())
 }
 
 /// State of a watch.
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_says_when_it_was_sent_and_what_came_of_it() {
+    fn attempt_shows_its_start_and_result() {
         let ms = |ms: i32| Some(prost_types::Duration { seconds: 0, nanos: ms * 1_000_000 });
         let failed = v1::FailedAttempt {
             sent_after: ms(0),

@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn an_import_forces_nothing_unless_that_is_said() {
+    fn import_forces_only_on_request() {
         assert!(!options(&[]).force);
         assert!(options(&["--force"]).force);
         assert_eq!(options(&[]).expected_head, Some(7));
     }
 
     #[test]
-    fn a_refusal_for_its_amplification_says_how_to_write_it() {
+    fn amplification_refusal_suggests_force() {
         let limit = "policy: 27 sends; override it with force and a reason".to_owned();
         assert!(with_advice(CliError::Data(vec![limit])).to_string().ends_with("add --force to override it"));
         let other = "policy.mode: is required".to_owned();

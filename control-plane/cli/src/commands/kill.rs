@@ -9,7 +9,7 @@ use damper_core::kill::{DEFAULT_TIME_TO_LIVE, check_time_to_live};
 use damper_core::{Faults, fault::Millis};
 use damper_proto::{convert, v1};
 
-use super::kills::{Selectors, in_words, list, options_of, stops, until};
+use super::kills::{Selectors, list, options_of, routes_text, stops, until};
 use super::replicas::warn_where_missing;
 use crate::error::{CliError, print_message};
 use crate::output::figures::remaining;
@@ -79,7 +79,7 @@ pub(crate) async fn run(session: &Session, args: KillArgs) -> Result<(), CliErro
         // Waiting ends with the same line.
         warn_where_missing(&client).await;
     }
-    warn(&warnings(&format!("kill {}", in_words(&pattern)), response.reach.as_ref(), &[]));
+    warn(&warnings(&format!("kill {}", routes_text(&pattern)), response.reach.as_ref(), &[]));
     let text = || sentences(&response, &pattern, time_to_live, args.write.dry_run);
     show(session.format, &response, text)?;
     print_message(format_args!("revision {}{}", response.revision, args.write.suffix()));
@@ -172,7 +172,7 @@ fn sentences(
     printable(&format!(
         "{}stopped: {stopped} {}, {where_now}, sent to {}, until {} (for {})",
         if dry_run { "would be " } else { "" },
-        in_words(pattern),
+        routes_text(pattern),
         count(reach.clients, "connected client"),
         until(&kill),
         Millis(time_to_live)
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_done_is_told_in_a_sentence() {
+    fn effect_is_one_sentence() {
         let pattern = v1::Pattern {
             caller_service: "*".into(),
             caller_cluster: "*".into(),

@@ -42,15 +42,15 @@ pub(crate) struct Selectors {
 impl Selectors {
     /// Returns the pattern; errors without a selector.
     pub(crate) fn pattern(&self) -> Result<v1::Pattern, CliError> {
-        let said = [&self.caller, &self.cluster, &self.callee, &self.method];
-        if !self.all && said.iter().all(|part| part.is_none()) {
+        let given = [&self.caller, &self.cluster, &self.callee, &self.method];
+        if !self.all && given.iter().all(|part| part.is_none()) {
             return Err(CliError::Usage(
                 "select routes with --callee, --method, --caller or --cluster, or all routes of all services \
                  with --all"
                     .to_owned(),
             ));
         }
-        let [caller, cluster, callee, method] = said.map(|part| part.as_deref().unwrap_or("*"));
+        let [caller, cluster, callee, method] = given.map(|part| part.as_deref().unwrap_or("*"));
         Pattern::parse(caller, cluster, callee, method).map(|pattern| (&pattern).into()).map_err(|faults| {
             let option = |path: &str| match path {
                 "caller_service" => "--caller",
@@ -58,8 +58,8 @@ impl Selectors {
                 "callee_service" => "--callee",
                 _ => "--method",
             };
-            let told = faults.iter().map(|fault| format!("{}: {}", option(&fault.path), fault.problem));
-            CliError::Data(told.collect())
+            let problems = faults.iter().map(|fault| format!("{}: {}", option(&fault.path), fault.problem));
+            CliError::Data(problems.collect())
         })
     }
 }
@@ -68,7 +68,7 @@ impl Selectors {
 pub(crate) fn options_of(pattern: &v1::Pattern) -> String {
     let columns = key::columns(Some(pattern));
     let names = ["--caller", "--cluster", "--callee", "--method"];
-    let said: Vec<String> = names
+    let given: Vec<String> = names
         .iter()
         .zip(&columns)
         .filter(|(_, value)| *value != "*")
@@ -78,11 +78,11 @@ pub(crate) fn options_of(pattern: &v1::Pattern) -> String {
             },
         )
         .collect();
-    if said.is_empty() { "--all".to_owned() } else { said.join(" ") }
+    if given.is_empty() { "--all".to_owned() } else { given.join(" ") }
 }
 
 /// Returns the routes of a pattern as text.
-pub(crate) fn in_words(pattern: &v1::Pattern) -> String {
+pub(crate) fn routes_text(pattern: &v1::Pattern) -> String {
     let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } = pattern;
     let parts = [
         ("from ", caller_service),
@@ -90,9 +90,9 @@ pub(crate) fn in_words(pattern: &v1::Pattern) -> String {
         ("to ", callee_service),
         ("of ", callee_method),
     ];
-    let said: Vec<String> =
+    let given: Vec<String> =
         parts.iter().filter(|(_, name)| *name != "*").map(|(word, name)| format!("{word}{name}")).collect();
-    if said.is_empty() { "everywhere".to_owned() } else { said.join(" ") }
+    if given.is_empty() { "everywhere".to_owned() } else { given.join(" ") }
 }
 
 /// Prints the kills.
@@ -198,7 +198,7 @@ fn warning(kills: &[v1::KillSwitch]) -> Option<String> {
         printable(&format!(
             "{} stopped {} for {left} more ({})",
             stops(kill),
-            in_words(&pattern),
+            routes_text(&pattern),
             kill.reason
         ))
     });
@@ -224,8 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_told_in_words_and_as_it_is_typed() {
-        for (words, told, typed) in [
+    fn pattern_is_shown_as_text_and_as_options() {
+        for (words, text, typed) in [
             (["*", "*", "*", "*"], "everywhere", "--all"),
             (["*", "*", "stock", "*"], "to stock", "--callee stock"),
             (
@@ -236,14 +236,14 @@ mod tests {
             (["*", "*", "*", "p.S/*"], "of p.S/*", "--method 'p.S/*'"),
         ] {
             assert_eq!(
-                (in_words(&pattern(words)).as_str(), options_of(&pattern(words)).as_str()),
-                (told, typed)
+                (routes_text(&pattern(words)).as_str(), options_of(&pattern(words)).as_str()),
+                (text, typed)
             );
         }
     }
 
     #[test]
-    fn delivered_are_those_who_acknowledged_it_and_can_obey() {
+    fn delivered_counts_acks_of_supporting_clients() {
         let kill =
             v1::KillSwitch { key: Some(pattern(["shop", "*", "*", "*"])), revision: 5, ..Default::default() };
         let client = |service: &str, acknowledged_revision, features: &[&str]| v1::Client {
@@ -272,9 +272,9 @@ mod tests {
             remaining: Some(prost_types::Duration { seconds: 90, nanos: 0 }),
             ..Default::default()
         };
-        let told = "calls stopped to stock for 90s more (down\\u{1b})";
+        let expected = "calls stopped to stock for 90s more (down\\u{1b})";
         let one = warning(std::slice::from_ref(&kill)).unwrap();
-        assert_eq!(one, format!("warning: 1 kill is in force: {told}; see damper kills"));
+        assert_eq!(one, format!("warning: 1 kill is in force: {expected}; see damper kills"));
         let many = warning(&vec![kill; 5]).unwrap();
         assert!(
             many.starts_with("warning: 5 kills are in force") && many.contains("; and 2 more;"),

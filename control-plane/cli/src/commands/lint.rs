@@ -126,7 +126,7 @@ impl fmt::Display for Found {
         writeln!(
             f,
             "{}",
-            findings::in_words(&PrintedFindings { origin, severity, code, subject, field, message, remedy })
+            findings::text(&PrintedFindings { origin, severity, code, subject, field, message, remedy })
         )
     }
 }

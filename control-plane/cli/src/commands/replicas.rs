@@ -49,7 +49,7 @@ fn table(replicas: &[v1::Replica]) -> Table {
     ]);
     let now = now();
     for replica in replicas {
-        let heard = match (replica.self_, replica.problem.is_empty()) {
+        let reachable = match (replica.self_, replica.problem.is_empty()) {
             (true, _) => "self",
             (false, true) => "yes",
             (false, false) => "no",
@@ -62,7 +62,7 @@ fn table(replicas: &[v1::Replica]) -> Table {
             replica.clients.to_string(),
             replica.revision.to_string(),
             clock(replica.clock_offset.as_ref()),
-            heard.to_owned(),
+            reachable.to_owned(),
             age(replica.unheard_since.as_ref(), now),
             replica.problem.clone(),
         ]);
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replica_that_is_not_heard_is_told_with_the_reason() {
+    fn unreachable_replica_has_a_reason() {
         let one = v1::Replica { id: "a-1".to_owned(), self_: true, clients: 3, ..v1::Replica::default() };
         let problem = "connection refused\x1b".to_owned();
         let other = v1::Replica { id: "b-2".to_owned(), problem, ..v1::Replica::default() };

@@ -28,7 +28,7 @@ pub(crate) async fn run(args: ServeArgs) -> Result<(), CliError> {
     #[cfg(unix)]
     take_descriptors();
     let mut signals = Signals::listen()?;
-    let how = in_words(&settings);
+    let how = protection(&settings);
     let server = tokio::select! {
         server = Server::bind(settings) => server.map_err(|error| not_started(&error))?,
         () = signals.next() => return Ok(()),
@@ -69,7 +69,7 @@ fn warn_of_open_doors(settings: &ServerConfig) {
 }
 
 /// Protection of the port: ` (https, tokens)`; scripts read the address up to the first space or comma.
-fn in_words(settings: &ServerConfig) -> String {
+fn protection(settings: &ServerConfig) -> String {
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     match (settings.tls.is_some(), settings.auth) {
         (false, Auth::None) => String::new(),

@@ -63,11 +63,11 @@ pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), CliErr
     };
     let mut view = View { of_one: route.is_some(), ..View::default() };
     loop {
-        let mut heard = false;
-        let ended = one(session, &args, &request, &client, &mut view, &mut heard).await;
+        let mut received = false;
+        let ended = one(session, &args, &request, &client, &mut view, &mut received).await;
         match ended {
             Err(broken @ CliError::Unavailable(_)) if args.watch => {
-                client = client.next(heard, broken).await?
+                client = client.next(received, broken).await?
             }
             ended => return ended,
         }
@@ -81,12 +81,12 @@ async fn one(
     request: &v1::WatchRequest,
     client: &Client,
     view: &mut View,
-    heard: &mut bool,
+    received: &mut bool,
 ) -> Result<(), CliError> {
     let mut stream = Box::pin(client.watch(request.clone()).await?);
     while let Some(message) = stream.next().await {
         let message = message?;
-        *heard = true;
+        *received = true;
         view.take(&message);
         if !args.watch && view.of_one && view.routes.is_empty() {
             let words = key::route_columns(request.route.as_ref()).join(" ");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn view_follows_what_comes_goes_and_is_reset() {
+    fn view_applies_changes_removals_and_resets() {
         let mut view = View::default();
         view.take(&message(true, &["a", "b"], &[]));
         view.take(&message(false, &["c", "b"], &["a"]));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn every_route_has_a_line_each_time_and_headings_are_written_once() {
+    fn routes_have_lines_and_headings_come_once() {
         let mut view = View::default();
         view.take(&message(true, &["a", "b"], &[]));
         let first = view.lines("1 s");

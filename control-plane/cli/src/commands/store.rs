@@ -45,7 +45,7 @@ pub(crate) async fn run(session: &Session, command: StoreCommand) -> Result<(), 
     let own = own(&client).await?;
     let (args, refill) = match command {
         StoreCommand::Status(StatusArgs {}) => {
-            return show(session.format, &own, || in_words(&own));
+            return show(session.format, &own, || status_text(&own));
         }
         StoreCommand::Accept(args) => (args, false),
         StoreCommand::Refill(args) => (args, true),
@@ -79,7 +79,7 @@ async fn own(client: &Client) -> Result<v1::Replica, CliError> {
     own.ok_or_else(|| CliError::Missing("the server does not list itself".to_owned()))
 }
 
-fn in_words(own: &v1::Replica) -> String {
+fn status_text(own: &v1::Replica) -> String {
     let Some(found) = &own.unaccepted_store else {
         let (epoch, revision) = (printable(&own.epoch), own.revision);
         return format!("accepted: epoch {epoch} at revision {revision}\n");

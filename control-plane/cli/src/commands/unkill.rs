@@ -4,7 +4,7 @@ use clap::Args;
 use damper_proto::v1;
 
 use super::kill::unproven;
-use super::kills::{Selectors, in_words, list, options_of, warn_kills_in_force};
+use super::kills::{Selectors, list, options_of, routes_text, warn_kills_in_force};
 use crate::error::{CliError, print_message};
 use crate::output::{printable, show};
 use crate::remote::client::Client;
@@ -65,7 +65,9 @@ async fn end(
         Err(CliError::Missing(_)) => return Err(missing(client, &pattern).await),
         response => response?,
     };
-    show(session.format, &response, || format!("no longer stopped: {}\n", printable(&in_words(&pattern))))?;
+    show(session.format, &response, || {
+        format!("no longer stopped: {}\n", printable(&routes_text(&pattern)))
+    })?;
     print_message(format_args!("revision {}{}", response.revision, args.write.suffix()));
     if response.unstored {
         return unproven(args.write.waits());

@@ -17,10 +17,10 @@ pub(crate) struct WhoAmIArgs {}
 pub(crate) async fn run(session: &Session, WhoAmIArgs {}: WhoAmIArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let who = client.answer(client.tokens.clone().who_am_i(v1::WhoAmIRequest {})).await?;
-    show(session.format, &who, || in_words(&who))
+    show(session.format, &who, || identity_text(&who))
 }
 
-fn in_words(who: &v1::WhoAmIResponse) -> String {
+fn identity_text(who: &v1::WhoAmIResponse) -> String {
     if !who.tokens_required {
         return "unauthenticated: this server requires no tokens, all permissions\n".to_owned();
     }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_one_is_and_what_that_allows_is_told_in_four_lines() {
+    fn identity_and_permissions_take_four_lines() {
         let who = v1::WhoAmIResponse {
             principal: "token ci\x1b (0123456789abcdef)".to_owned(),
             role: v1::Role::Editor.into(),
@@ -52,9 +52,9 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(
-            in_words(&who),
+            identity_text(&who),
             "token ci\\u{1b} (0123456789abcdef)\nrole: editor\nscope: callers shop; callees stock*\nuntil: never\n"
         );
-        assert!(in_words(&v1::WhoAmIResponse::default()).starts_with("unauthenticated"));
+        assert!(identity_text(&v1::WhoAmIResponse::default()).starts_with("unauthenticated"));
     }
 }

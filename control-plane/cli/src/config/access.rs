@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_can_be_repeated_are_parted_by_commas_in_the_environment() {
+    fn repeated_names_are_comma_separated_in_variables() {
         let server = said(&[
             ("DAMPER_AUTH", "tokens"),
             ("DAMPER_BOOTSTRAP_TOKEN_FILE", "first"),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_with_its_place() {
+    fn all_faults_have_their_place() {
         let told = said(&[
             ("DAMPER_AUTH", "some"),
             ("DAMPER_BOOTSTRAP_TOKEN_FILE", "first"),

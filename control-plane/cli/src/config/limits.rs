@@ -64,11 +64,11 @@ const ALL: [(&str, Set); 24] = [
 pub(super) fn put_all(layers: &mut Layers<'_>, mut in_file: Limits, settings: &mut ServerConfig) {
     for (name, set) in ALL {
         let variable = format!("DAMPER_LIMITS_{}", name.to_uppercase());
-        let said = in_file.remove(name).map(|said| match said {
+        let given = in_file.remove(name).map(|given| match given {
             Value::Number(number) => number.to_string(),
             Value::Text(text) => text,
         });
-        let (place, text) = match ((layers.env)(&variable), said) {
+        let (place, text) = match ((layers.env)(&variable), given) {
             (Some(text), _) => (variable, text),
             (None, Some(text)) => (format!("{}: limits.{name}", layers.file), text),
             (None, None) => continue,

@@ -113,9 +113,9 @@ impl ListenerConfig {
             layers.fault("tls_client_certs: `required` needs tls_client_ca");
         }
         let tls = tls.map(|tls| TlsConfig { client_ca, client_certificates, ..tls });
-        let said = args.metrics_plaintext.then_some(true);
+        let given = args.metrics_plaintext.then_some(true);
         let metrics_plaintext =
-            layers.pick("metrics_plaintext", said, file.metrics_plaintext.map(|said| said.to_string()));
+            layers.pick("metrics_plaintext", given, file.metrics_plaintext.map(|given| given.to_string()));
         let drain = layers.pick("drain", args.drain, file.drain.take());
         Self { tls, metrics_plaintext, drain }
     }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_of_a_certificate_is_missing_is_told() {
+    fn missing_parts_of_a_certificate_are_faults() {
         for (env, problem) in [
             (&[("DAMPER_TLS_CERT", "/c.pem")][..], "tls_key: required with tls_cert"),
             (&[("DAMPER_TLS_KEY_PEM", "k")], "tls_cert: required with tls_key"),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn every_limit_can_be_set_and_an_unknown_one_is_told_with_those_there_are() {
+    fn limits_can_be_set_and_unknown_ones_list_the_known() {
         let file = "limits:\n  first_byte_within: 1s\n  max_connections: 7\n  max_message_bytes: 2MiB\n  reads_burst: 5\n";
         let env = [("DAMPER_LIMITS_MAX_CONNECTIONS", "8"), ("DAMPER_LIMITS_UNARY_DEADLINE", "1m")];
         let server = settled(&env, file).unwrap().server;

@@ -394,12 +394,12 @@ mod tests {
     }
 
     #[test]
-    fn empty_file_says_nothing() {
+    fn empty_file_sets_nothing() {
         assert!(settle_with(ServeArgs::default(), &[], Some("# nothing\n\n")).is_ok());
     }
 
     #[test]
-    fn all_faults_are_told_at_once_with_their_places() {
+    fn all_faults_are_reported_at_once_with_places() {
         let env = [
             ("DAMPER_LISTEN", "here"),
             ("DAMPER_LOG", "xml"),

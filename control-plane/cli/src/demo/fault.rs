@@ -38,7 +38,7 @@ pub(super) struct Switch {
 #[derive(Debug)]
 pub(super) struct Service {
     switch: Arc<Switch>,
-    teller: Announcer,
+    announcer: Announcer,
 }
 
 impl Share {
@@ -101,8 +101,8 @@ impl Switch {
 }
 
 impl Service {
-    pub(super) fn new(switch: Arc<Switch>, teller: Announcer) -> Self {
-        Self { switch, teller }
+    pub(super) fn new(switch: Arc<Switch>, announcer: Announcer) -> Self {
+        Self { switch, announcer }
     }
 }
 
@@ -117,7 +117,7 @@ impl Faults for Service {
             Status::invalid_argument(format!("share_bp: must be at most {}, not {bp}", Share::MAX_BP))
         })?;
         let previous_bp = self.switch.set(share).bp;
-        self.teller.fault(share);
+        self.announcer.fault(share);
         Ok(Response::new(SetFaultResponse { previous_bp }))
     }
 }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_share_is_refused_with_the_value_and_the_bound() {
+    fn invalid_share_is_rejected_with_value_and_bounds() {
         for text in ["", "%", "-1%", "101%", "100.01", "NaN", "1e1", "5.123%", ".5", "5.", "+5", "all"] {
             let error = text.parse::<Share>().unwrap_err();
             assert!(error.contains(&format!("`{text}`")) && error.contains("100%"), "{error}");

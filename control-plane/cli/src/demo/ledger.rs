@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_belong_to_the_second_in_which_their_request_started() {
+    fn attempts_belong_to_the_second_of_their_request() {
         let ledger = Ledger::default();
         let origin = Instant::now();
         let first = ledger.begin(origin);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_from_when_on_failures_at_the_bottom_were_repeated() {
+    fn first_retried_failure_at_the_bottom_is_recorded() {
         let ledger = Ledger::default();
         let origin = Instant::now();
         let stretch = ledger.begin(origin);

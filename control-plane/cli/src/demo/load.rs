@@ -65,15 +65,15 @@ async fn send(
     let client = GatewayClient::new(channel);
     let mut due = interval(Duration::from_secs(1) / per_second);
     due.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let mut under_way = JoinSet::new();
+    let mut in_flight = JoinSet::new();
     loop {
         tokio::select! {
-            _ = due.tick() => drop(under_way.spawn(check_out(client.clone(), Arc::clone(&ledger)))),
-            Some(_) = under_way.join_next() => {}
+            _ = due.tick() => drop(in_flight.spawn(check_out(client.clone(), Arc::clone(&ledger)))),
+            Some(_) = in_flight.join_next() => {}
             _ = stop.wait_for(|stop| *stop) => break,
         }
     }
-    under_way.join_all().await;
+    in_flight.join_all().await;
     Ok(())
 }
 

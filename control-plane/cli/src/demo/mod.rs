@@ -120,7 +120,7 @@ async fn demo(args: RunArgs) -> anyhow::Result<()> {
     }
     let ledger = Arc::<Ledger>::default();
     let fault = Arc::new(Switch::new(args.seed));
-    let (teller, terminal) = Terminal::new(Arc::clone(&ledger));
+    let (announcer, terminal) = Terminal::new(Arc::clone(&ledger));
     let mut printing = tokio::spawn(terminal.run());
 
     let control_plane = Running::control_plane(server::address(args.listen, server::LISTEN)).await?;
@@ -131,13 +131,13 @@ async fn demo(args: RunArgs) -> anyhow::Result<()> {
     let control = switch.local_addr()?;
     tasks.spawn(server::serve_faults(
         switch,
-        fault::Service::new(Arc::clone(&fault), teller.clone()),
+        fault::Service::new(Arc::clone(&fault), announcer.clone()),
         stopped,
     ));
-    introduce(&teller, &args, control_plane.address, control);
+    introduce(&announcer, &args, control_plane.address, control);
 
     let surroundings = Surroundings { control_plane: control_plane.address, ledger, fault };
-    let told = tell(&args, surroundings, teller, &mut printing).await;
+    let played = play_story(&args, surroundings, announcer, &mut printing).await;
     stop.send_replace(true);
     tasks.join_all().await.into_iter().collect::<anyhow::Result<()>>()?;
     control_plane.stop().await?;
@@ -145,14 +145,14 @@ async fn demo(args: RunArgs) -> anyhow::Result<()> {
     if !printing.is_finished() {
         let _ = timeout(PRINT_WITHIN, printing).await;
     }
-    told
+    played
 }
 
 /// Builds the chain, plays the story and continues until the end of the demo; then stops everything in order.
-async fn tell(
+async fn play_story(
     args: &RunArgs,
     surroundings: Surroundings,
-    teller: Announcer,
+    announcer: Announcer,
     printing: &mut JoinHandle<io::Result<()>>,
 ) -> anyhow::Result<()> {
     let chain = Chain::start(&surroundings).await?;
@@ -161,17 +161,17 @@ async fn tell(
         callers: chain.callers(),
         ledger: Arc::clone(&surroundings.ledger),
         fault: surroundings.fault,
-        teller,
+        announcer,
     };
-    let ending = stage.teller.clone();
+    let ending = stage.announcer.clone();
     let mut story = match args.playground {
         true => Story::none(stage),
         false => Story::new(stage, args.phase_seconds, args.observe),
     };
     story.prepare().await?;
     let load = Load::start(chain.gateway(), args.load, surroundings.ledger)?;
-    let told = tokio::select! {
-        told = play(&mut story, args) => told,
+    let played = tokio::select! {
+        played = play(&mut story, args) => played,
         interrupted = interrupted() => {
             ending.text("Stopping: waiting for the last requests, then all services stop.");
             interrupted.map_err(Into::into)
@@ -181,7 +181,7 @@ async fn tell(
     let reported = if args.playground { Ok(()) } else { write_report(&story, args).map(drop) };
     load.stop().await?;
     chain.stop().await?;
-    told.and(reported)
+    played.and(reported)
 }
 
 async fn play(story: &mut Story, args: &RunArgs) -> anyhow::Result<()> {
@@ -234,12 +234,12 @@ fn unless_closed(error: io::Error) -> anyhow::Result<()> {
     }
 }
 
-fn introduce(teller: &Announcer, args: &RunArgs, control_plane: SocketAddr, control: SocketAddr) {
+fn introduce(announcer: &Announcer, args: &RunArgs, control_plane: SocketAddr, control: SocketAddr) {
     let damper = env::args().next().unwrap_or_else(|| "damper".to_owned());
     let server = option("--server", format!("http://{control_plane}"), control_plane == server::LISTEN);
     let switch = option("--control", control.to_string(), control == server::CONTROL);
-    teller.headline(format!("Damper demo: {}", LAYERS.join(" -> ")));
-    teller.text(format!(
+    announcer.headline(format!("Damper demo: {}", LAYERS.join(" -> ")));
+    announcer.text(format!(
         "Four services on loopback, each with the SDK and its own runtime; {} requests per second.\n\n  \
          Web UI           http://{control_plane}/\n  \
          Commands for     {damper} stats -w{server}\n  \
@@ -253,7 +253,7 @@ fn introduce(teller: &Announcer, args: &RunArgs, control_plane: SocketAddr, cont
         ("the fault switch", args.control, server::CONTROL, control),
     ] {
         if asked.is_none() && used != usual {
-            teller.text(format!("Note: {usual} is in use; {what} listens on {used}."));
+            announcer.text(format!("Note: {usual} is in use; {what} listens on {used}."));
         }
     }
 }

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn phase_divides_attempts_by_requests_for_the_whole_and_each_second() {
+    fn phase_divides_attempts_by_requests() {
         let sums = sums(vec![
             second(40, 30, [40, 120, 360, 1080]),
             second(0, 0, [0; 4]),
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn governed_figures_are_of_the_first_second_and_of_those_after_the_window() {
+    fn governed_results_cover_first_second_and_after_window() {
         let mut seconds = vec![second(10, 0, [10, 10, 10, 25])];
         seconds.extend(vec![second(10, 0, [10, 10, 10, 20]); 9]);
         seconds.extend(vec![second(10, 0, [10, 10, 10, 11]); 2]);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn fates_of_a_phase_are_what_was_counted_in_it() {
+    fn fates_of_a_phase_are_its_own_counts() {
         let earlier = [fates(&[("ok", 5), ("cancelled", 1)])];
         let now = [fates(&[("ok", 9), ("cancelled", 1), ("retry_breaker", 2)])];
         assert_eq!(since(&earlier, &now), [fates(&[("ok", 4), ("retry_breaker", 2)])]);

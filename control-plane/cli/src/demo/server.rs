@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_usual_address_gives_way_when_taken_but_not_one_that_was_asked_for() {
+    fn default_address_falls_back_but_a_given_one_fails() {
         let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let taken = other.local_addr().unwrap();
         assert_eq!(address(None, taken).port(), 0);

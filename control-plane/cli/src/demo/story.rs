@@ -38,7 +38,7 @@ pub(super) struct Stage {
     pub(super) ledger: Arc<Ledger>,
     pub(super) fault: Arc<Switch>,
     pub(super) operator: Operator,
-    pub(super) teller: Announcer,
+    pub(super) announcer: Announcer,
 }
 
 /// The scenes and their results so far.
@@ -109,9 +109,9 @@ impl Story {
     /// Plays every scene.
     pub(super) async fn play(&mut self) -> anyhow::Result<()> {
         for (index, scene) in self.scenes.clone().into_iter().enumerate() {
-            let teller = &self.stage.teller;
-            teller.headline(format!("{} of {}  {}", index + 1, self.scenes.len(), scene.headline));
-            teller.text(scene.text);
+            let announcer = &self.stage.announcer;
+            announcer.headline(format!("{} of {}  {}", index + 1, self.scenes.len(), scene.headline));
+            announcer.text(scene.text);
             self.play_scene(scene).await?;
         }
         Ok(())
@@ -119,29 +119,29 @@ impl Story {
 
     /// Prints the results of all scenes.
     pub(super) fn sum_up(&self, report: &Report) {
-        let teller = &self.stage.teller;
-        teller.headline("Results");
-        teller.text("  phase        success   attempts at stock per request");
+        let announcer = &self.stage.announcer;
+        announcer.headline("Results");
+        announcer.text("  phase        success   attempts at stock per request");
         for phase in &report.phases {
             let success = phase.success_percent.unwrap_or(0.0);
             let bottom = phase.bottom_amplification.unwrap_or(0.0);
-            teller.text(format!("  {:<10} {success:7.1} %   {bottom:6.2}", phase.name));
+            announcer.text(format!("  {:<10} {success:7.1} %   {bottom:6.2}", phase.name));
         }
         if let Some(prediction) = &report.prediction {
             let predicted = prediction.bottom_amplification;
-            teller.text(format!("  Prediction for the naive rules from observe mode: {predicted:.2}."));
+            announcer.text(format!("  Prediction for the naive rules from observe mode: {predicted:.2}."));
         }
     }
 
     /// After the last scene: prints one line per second until the end of the demo.
     pub(super) async fn watch(&self) {
-        let teller = &self.stage.teller;
-        teller.headline("The demo continues: open the web UI, change rules, set faults. Ctrl-C stops it.");
+        let announcer = &self.stage.announcer;
+        announcer.headline("The demo continues: open the web UI, change rules, set faults. Ctrl-C stops it.");
         let began = Instant::now();
         let stretch = self.stage.ledger.begin(began);
         for second in 0.. {
             if second % LINES_PER_HEAD == 0 {
-                teller.columns();
+                announcer.columns();
             }
             self.tell_second(began, stretch, second).await;
         }
@@ -155,12 +155,12 @@ impl Story {
         self.stage.fault.set(scene.fault);
         let began = Instant::now();
         let stretch = self.stage.ledger.begin(began);
-        self.stage.teller.columns();
+        self.stage.announcer.columns();
         for second in 0..scene.seconds {
             self.tell_second(began, stretch, second).await;
         }
         self.leave(stretch).await;
-        self.stage.teller.closing(stretch, scene.closing);
+        self.stage.announcer.closing(stretch, scene.closing);
         let fates = report::since(&fates_before, &self.stage.callers.fates());
         self.played.push(Played { scene, stretch, fates });
         Ok(())
@@ -179,7 +179,7 @@ impl Story {
         let meanwhile = self.stage.ledger.begin(Instant::now());
         let reason = format!("demo: {scene}");
         let applied = self.stage.operator.apply_everywhere(rules, &reason).await?;
-        self.stage.teller.text(format!(
+        self.stage.announcer.text(format!(
             "Rules applied through the admin API: all {} services acknowledged within {:.0} ms.",
             applied.acknowledged.len(),
             report::millis(applied.last()).ceil(),
@@ -194,7 +194,7 @@ impl Story {
         sleep_until((began + Duration::from_secs(second + 1)).into()).await;
         let clock = (began - self.origin).as_secs() + second + 1;
         let index = usize::try_from(second).unwrap_or(usize::MAX);
-        self.stage.teller.second(stretch, index, clock);
+        self.stage.announcer.second(stretch, index, clock);
     }
 
     /// Returns the results of the ended scenes.
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn manifests_cover_every_hop_of_the_chain_with_the_same_patterns() {
+    fn manifests_cover_every_hop_with_equal_patterns() {
         for text in [NAIVE, OBSERVE, GOVERNED] {
             assert_eq!(rules(text).len(), HOPS.len());
             for hop in &HOPS {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn naive_rules_have_neither_breaker_nor_flags_and_governed_ones_have_all() {
+    fn naive_rules_lack_breaker_and_flags_governed_have_them() {
         for rule in rules(NAIVE) {
             assert_eq!(rule.policy().retry_breaker, None);
             assert!(rule.policy().chain.ignore_retry_flag && rule.policy().chain.ignore_no_more_retry);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn healed_scene_closes_with_the_last_refusal_and_the_first_retry() {
+    fn healed_scene_closes_with_last_block_and_first_retry() {
         let second = Second { started: 10, succeeded: 10, ended: 10, ..Second::default() };
         let healed = Sums {
             seconds: vec![second; 12],
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn scenes_in_which_a_window_must_pass_last_longer_than_one() {
+    fn scenes_that_need_a_window_outlast_it() {
         for scene in scenes(1, true) {
             let needs_window = matches!(scene.name, "governed" | "healed");
             assert_eq!(Duration::from_secs(scene.seconds) > window(), needs_window, "{}", scene.name);

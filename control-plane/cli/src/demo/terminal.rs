@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_that_would_leave_the_screen_is_cut_and_says_so() {
+    fn too_long_bar_is_cut_and_marked() {
         assert_eq!(bar(1000.0).chars().count(), BAR + 1);
         assert!(bar(1000.0).ends_with('…'));
     }

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_all_files_are_told_at_once() {
+    fn faults_of_all_files_are_reported_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let (one, two) = (folder.path().join("1.yaml"), folder.path().join("2.yaml"));
         std::fs::write(&one, format!("{RULE}---\n{}", RULE.replace("observe", "observe, timeot: 1s")))
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn key_said_in_two_files_names_both() {
+    fn duplicate_key_names_both_files() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["1.yaml", "2.yaml"] {
             std::fs::write(folder.path().join(name), RULE).unwrap();
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_what_is_read() {
+    fn document_count_matches_the_parser() {
         let texts = [
             [RULE; 3].join("---\n"),
             format!("[{}]", [r#"{"kind":"Rule"}"#; 3].join(",")),

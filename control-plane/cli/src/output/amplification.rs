@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_raised_and_lowered_is_told_with_what_it_was() {
+    fn changed_bounds_show_old_and_new() {
         let (less, more) = (amplification(1, 1.0, 3), amplification(2, 1.1, 4));
         assert_eq!(
             lines(&less, &more),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_not_told() {
+    fn unchanged_bounds_are_omitted() {
         let same = amplification(2, 1.1, 4);
         assert!(lines(&same, &same).is_empty());
         assert!(lines(&v1::Amplification::default(), &same).is_empty());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn chain_is_told_as_a_whole_and_hop_by_hop() {
+    fn chain_is_shown_as_a_whole_and_by_hop() {
         let hops = vec![hop("shop", "orders", 1, 1, false), hop("orders", "stock", 3, 3, true)];
         let bound = v1::ChainBound { hops, sends: 3, has_circle: false };
         let whole = "shop -> orders -> stock: at most 3 attempts on the last hop per request at shop";
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn bound_is_told_chain_text() {
+    fn bound_is_shown_as_text() {
         let bound = |max_attempts, steady_attempts_per_call, free_retries_per_window, window: Option<i64>| {
             let window = window.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
             bound_text(&v1::Bound { max_attempts, steady_attempts_per_call, free_retries_per_window, window })

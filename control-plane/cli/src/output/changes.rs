@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_so_long_ago_or_a_time() {
+    fn moment_is_an_age_or_a_time() {
         let two_hours_ago = || SystemTime::now() - std::time::Duration::from_secs(7200);
         let (before, told, after) = (two_hours_ago(), moment("2h").unwrap(), two_hours_ago());
         assert!((before..=after).contains(&told), "{told:?} is not in {before:?} to {after:?}");

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_are_told_in_the_greatest_unit() {
+    fn ages_use_the_greatest_unit() {
         let at = |seconds| prost_types::Timestamp { seconds, nanos: 0 };
         for (ago, shown) in
             [(-5, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (7_200, "2h"), (172_800, "2d")]
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_told_to_the_nearest() {
+    fn remaining_time_is_rounded() {
         let left = |seconds, nanos| remaining(Some(&prost_types::Duration { seconds, nanos }));
         for (seconds, nanos, shown) in [
             (3_600, 0, "60m"),
@@ -272,14 +272,14 @@ mod tests {
     }
 
     #[test]
-    fn state_is_told_in_words_with_how_many_processes_where_not_all() {
+    fn state_lists_gates_with_process_counts() {
         let route = v1::RouteStats { clients: 3, breaker_refuses: 3, circuit_open: 1, ..Default::default() };
         assert_eq!(state(&route), "circuit open at 1 of 3, retry breaker open");
         assert_eq!(state(&v1::RouteStats { clients: 3, ..Default::default() }), "");
     }
 
     #[test]
-    fn who_else_repeats_is_named_with_how_often() {
+    fn other_retry_sources_have_rates() {
         let served = v1::ServedRates { grpc_repeats_per_s: 1.25, ..Default::default() };
         let route =
             v1::RouteStats { outer_loop_calls_per_s: 0.02, served: Some(served), ..Default::default() };

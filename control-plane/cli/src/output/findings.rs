@@ -73,7 +73,7 @@ pub(crate) struct PrintedFindings<'a> {
 }
 
 /// Returns the text of a finding.
-pub(crate) fn in_words(
+pub(crate) fn text(
     PrintedFindings { origin, severity, code, subject, field, message, remedy }: &PrintedFindings<'_>,
 ) -> String {
     let origin = if origin.is_empty() { String::new() } else { format!("{}: ", printable(origin)) };
@@ -91,7 +91,7 @@ fn severity_name(severity: Severity) -> &'static str {
 /// Returns the text of a finding of the server.
 pub(crate) fn of_server(finding: &v1::Finding) -> String {
     let v1::Finding { code, subject, field, message, remedy, .. } = finding;
-    in_words(&PrintedFindings {
+    text(&PrintedFindings {
         origin: "",
         severity: severity(finding.severity()),
         code,
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_finding_has_one_form_and_can_not_steer_the_terminal() {
+    fn findings_have_one_form_without_control_characters() {
         let mut found = v1::Finding {
             code: "guard_cuts".into(),
             subject: "a * b *".into(),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_are_counted_in_words() {
+    fn findings_are_counted_by_severity() {
         use Severity::{Danger, Hint, Warning};
         assert_eq!(count([Hint, Danger, Hint]), "1 critical, 0 warnings, 2 hints");
         assert_eq!(count([Warning]), "0 critical, 1 warning, 0 hints");

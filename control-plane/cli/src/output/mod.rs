@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_others_can_not_steer_the_terminal() {
+    fn foreign_text_is_escaped() {
         assert_eq!(printable("a\x1b[2Jb\n\u{202e}c é"), "a\\u{1b}[2Jb\\n\\u{202e}c é");
     }
 }

@@ -21,7 +21,7 @@ pub(crate) fn report(format: Format, response: &v1::WhatIfResponse) -> Result<()
         // Without a route there is no table.
         if response.routes.is_empty() { String::new() } else { table(response).to_string() }
     })?;
-    beside(response).into_iter().for_each(print_message);
+    notes(response).into_iter().for_each(print_message);
     Ok(())
 }
 
@@ -111,7 +111,7 @@ fn signed(value: f64, unit: &str) -> String {
     if text[1..] == format!("0.0{unit}") { text[1..].to_owned() } else { text }
 }
 
-fn beside(response: &v1::WhatIfResponse) -> Vec<String> {
+fn notes(response: &v1::WhatIfResponse) -> Vec<String> {
     let mut lines = Vec::new();
     for route in &response.routes {
         let words = key::route_columns(route.route.as_ref()).join(" ");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_route_and_behaviour_has_a_row_and_all_routes_together_too() {
+    fn each_route_and_state_has_a_row_and_so_has_the_total() {
         let words: Vec<String> = table(&response())
             .to_string()
             .lines()
@@ -225,8 +225,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_predicted_is_said_with_its_bound() {
-        let lines = beside(&response());
+    fn unpredicted_changes_show_their_bound() {
+        let lines = notes(&response());
         for line in [
             "1 less busy route would change, not predicted",
             "desk * stock *: no effect on calls of the last minute; services report every few seconds",
@@ -237,21 +237,21 @@ mod tests {
         }
         assert!(lines.iter().any(|told| told.starts_with("desk * stock *: more on this hop: at most 2 ")));
         assert!(lines.iter().any(|told| told.starts_with("shop default stock p.S/M: more on this hop: ")));
-        let nothing = beside(&v1::WhatIfResponse::default());
+        let nothing = notes(&v1::WhatIfResponse::default());
         assert_eq!(nothing[0], "no policy of a route would change");
     }
 
     #[test]
-    fn of_a_guard_it_is_said_that_its_repeat_limit_is_not_predicted() {
+    fn guard_notes_that_its_retry_limit_is_not_predicted() {
         let mut response = response();
         response.without_traffic[0].guard = true;
         let line = "guard desk * stock *: no effect on calls of the last minute; retry limits are \
                     not predicted; services report every few seconds";
-        assert!(beside(&response).iter().any(|told| told == line), "{:#?}", beside(&response));
+        assert!(notes(&response).iter().any(|told| told == line), "{:#?}", notes(&response));
     }
 
     #[test]
-    fn what_stays_has_no_sign_and_no_arrow() {
+    fn unchanged_values_have_no_sign_and_no_arrow() {
         assert_eq!([signed(0.04, ""), signed(-0.04, "%"), signed(-2.0, "%")], ["0.0", "0.0%", "-2.0%"]);
         assert_eq!([became("1", "1"), became("1", "2")], ["1", "1->2"]);
     }

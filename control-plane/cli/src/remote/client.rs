@@ -58,8 +58,8 @@ impl Client {
     /// `received`: this connection received a message.
     ///
     /// Returns `broken` once every server failed.
-    pub(crate) async fn next(&self, heard: bool, broken: CliError) -> Result<Self, CliError> {
-        let silent = if heard { 0 } else { self.silent + 1 };
+    pub(crate) async fn next(&self, received: bool, broken: CliError) -> Result<Self, CliError> {
+        let silent = if received { 0 } else { self.silent + 1 };
         if silent >= connection::count(&self.args) {
             return Err(broken);
         }

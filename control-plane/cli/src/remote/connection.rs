@@ -112,9 +112,9 @@ fn settle(args: &ServerArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<(Ve
             Err(problem) => faults.add("--server", not_an_address(&problem)),
         }
     }
-    let said =
+    let given =
         Said { ca_file, cert_file, key_file, server_name, token: None, token_file, allow_plaintext: false };
-    let access = Access::resolve(said, Speaker::CommandLine, &servers, env, &mut faults);
+    let access = Access::resolve(given, Speaker::CommandLine, &servers, env, &mut faults);
     match faults.is_empty() {
         true => Ok((servers.into_iter().map(|(_, uri)| uri).collect(), access)),
         false => Err(CliError::Usage(lines(&faults))),
@@ -131,11 +131,11 @@ pub(crate) fn count(args: &ServerArgs) -> usize {
     addresses(args.server.as_deref()).len()
 }
 
-fn addresses(said: Option<&str>) -> Vec<String> {
-    let said = said.unwrap_or_default().split(',').map(str::trim).filter(|said| !said.is_empty());
+fn addresses(given: Option<&str>) -> Vec<String> {
+    let given = given.unwrap_or_default().split(',').map(str::trim).filter(|given| !given.is_empty());
     let with_scheme =
-        |said: &str| if said.contains("://") { said.to_owned() } else { format!("http://{said}") };
-    let mut addresses: Vec<_> = said.map(with_scheme).collect();
+        |given: &str| if given.contains("://") { given.to_owned() } else { format!("http://{given}") };
+    let mut addresses: Vec<_> = given.map(with_scheme).collect();
     if addresses.is_empty() {
         addresses.push(DEFAULT_SERVER.to_owned());
     }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_a_usage_error() {
+    fn invalid_address_is_a_usage_error() {
         for bad in ["ftp://host", "http://", "http://a b", "http://host:port", "http://host/path"] {
             let error = settled(bad, &[]).unwrap_err();
             assert_eq!(error.code(), 64, "{bad}: {error}");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_server_that_can_not_be_reached_is_named() {
+    async fn every_unreachable_server_is_named() {
         let args = ServerArgs { server: Some("127.0.0.1:1,127.0.0.1:2".to_owned()), ..ServerArgs::default() };
         let error = connect(&args, None, &|_| None).await.unwrap_err();
         assert_eq!(error.code(), 69);

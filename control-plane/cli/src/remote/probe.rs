@@ -38,8 +38,8 @@ async fn handshakes(access: &Access, uri: &Uri) -> Option<String> {
         match handshake(access, uri).await {
             Ok(()) => return None,
             Err(error) => {
-                if let Some(told) = problem::of(&*error) {
-                    return Some(told);
+                if let Some(cause) = problem::of(&*error) {
+                    return Some(cause);
                 }
             }
         }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_wants_tls_is_told_from_what_does_not() {
+    fn tls_server_is_recognised() {
         let words = b"HTTP/1.1 400 Bad Request\r\n\r\nthis port speaks TLS: use https\r\n\n";
         assert!(wants_tls(words));
         assert!(wants_tls(

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_connection_is_unavailable_and_names_the_address_and_the_cause() {
+    fn broken_connection_names_address_and_cause() {
         let refused = io::Error::new(io::ErrorKind::ConnectionRefused, "refused");
         let error = failure(&peer(), &Status::from_error(Box::new(refused)), &as_is);
         assert_eq!(error.code(), 69);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_has_its_own_remedy_and_only_the_rest_is_guessed_at() {
+    fn known_causes_have_a_remedy_and_others_a_hint() {
         let known = || Fault { text: with_flags("name it (DAMPER_CA_FILE)"), is_known: true };
         assert_eq!(unreachable(&[known()]).to_string(), "name it (--ca-file or DAMPER_CA_FILE)");
         let unclear = Fault { text: "refused".to_owned(), is_known: false };
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_let_in_is_told_what_to_do() {
+    fn denied_requests_have_a_remedy() {
         let said = |code, reason: &str, env: &[(&str, &str)]| {
             let details =
                 ErrorDetails::with_error_info(reason, "damper.v1", [("role".to_owned(), "x".to_owned())]);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn conflict_tells_who_came_first() {
+    fn conflict_names_the_last_author() {
         let rule = v1::Rule {
             key: Some(v1::Pattern {
                 caller_service: "a".into(),

@@ -66,9 +66,9 @@ impl WaitArgs {
                 share: Some(share),
                 within: prost_types::Duration::try_from(within).ok(),
             };
-            let mut heard = false;
-            match self.follow(&current, request, client.connected_at, &mut heard).await {
-                Err(broken @ CliError::Unavailable(_)) => current = current.next(heard, broken).await?,
+            let mut received = false;
+            match self.follow(&current, request, client.connected_at, &mut received).await {
+                Err(broken @ CliError::Unavailable(_)) => current = current.next(received, broken).await?,
                 ended => return ended,
             }
         }
@@ -80,7 +80,7 @@ impl WaitArgs {
         client: &Client,
         request: v1::WatchConvergenceRequest,
         since: Instant,
-        heard: &mut bool,
+        received: &mut bool,
     ) -> Result<v1::Convergence, CliError> {
         let mut stream = client.answer(client.fleet.clone().watch_convergence(request)).await?;
         let live = io::stderr().is_terminal();
@@ -90,7 +90,7 @@ impl WaitArgs {
             let Some(state) = next else {
                 return Err(CliError::Unavailable("the server ended the stream".to_owned()));
             };
-            *heard = true;
+            *received = true;
             if live {
                 let _ = write!(io::stderr(), "{AGAIN}{}", line(&state, since.elapsed()))
                     .and_then(|()| io::stderr().flush());
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_to_wait_is_what_the_server_takes() {
+    fn timeout_has_the_range_of_the_server() {
         assert_eq!(within("30s"), Ok(Duration::from_secs(30)));
         for bad in ["99ms", "11m", "soon"] {
             assert!(within(bad).is_err(), "{bad}");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_told_in_words() {
+    fn result_of_waiting_is_reported() {
         let since = Duration::from_micros(12_345);
         let mut state = v1::Convergence { revision: 7, affected: 4, acknowledged: 4, ..Default::default() };
         state.done = true;
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn laggards_are_told_with_the_reason() {
+    fn laggards_have_a_reason() {
         let laggard = |reason: Reason, detail: &str| v1::Laggard {
             acknowledged_revision: 3,
             reason: reason.into(),

@@ -43,7 +43,7 @@ impl WriteArgs {
             request_id: self.request_id.clone(),
             reason: self.reason.clone(),
             force: self.force,
-            author: self.author.clone().filter(|said| !said.is_empty()).unwrap_or_else(user_at_host),
+            author: self.author.clone().filter(|variable| !variable.is_empty()).unwrap_or_else(user_at_host),
             ..v1::WriteOptions::default()
         }
     }
@@ -66,13 +66,13 @@ impl WriteArgs {
 
 /// Returns the user who runs the command.
 pub(crate) fn user_at_host() -> String {
-    let said = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let user = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(said);
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let user = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(variable);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
         .map(|name| name.trim().to_owned())
         .filter(|name| !name.is_empty())
-        .or_else(|| ["HOSTNAME", "COMPUTERNAME"].into_iter().find_map(said));
+        .or_else(|| ["HOSTNAME", "COMPUTERNAME"].into_iter().find_map(variable));
     let user = user.or_else(owner_of_process).unwrap_or_else(|| "unknown".to_owned());
     host.map_or_else(|| user.clone(), |host| format!("{user}@{host}"))
 }
@@ -111,8 +111,8 @@ pub(crate) fn warn(warnings: &[String]) {
 pub(crate) fn warnings(words: &str, reach: Option<&v1::RuleReach>, found: &[v1::Finding]) -> Vec<String> {
     let reached = reach.map_or_else(Vec::new, |reach| {
         // The finding contains the same, with a remedy.
-        let told = found.iter().any(|found| found.code == CLIENTS_LACK_FEATURE.code);
-        let lacking = if told { 0 } else { reach.clients_lacking_features };
+        let is_reported = found.iter().any(|found| found.code == CLIENTS_LACK_FEATURE.code);
+        let lacking = if is_reported { 0 } else { reach.clients_lacking_features };
         of_reach(words, &v1::RuleReach { clients_lacking_features: lacking, ..reach.clone() })
     });
     let reached = reached.into_iter().map(|warning| format!("warning: {warning}"));
@@ -122,18 +122,18 @@ pub(crate) fn warnings(words: &str, reach: Option<&v1::RuleReach>, found: &[v1::
 fn of_reach(words: &str, reach: &v1::RuleReach) -> Vec<String> {
     let v1::RuleReach { routes, clients, clients_lacking_features, nearest } = reach;
     let mut warnings = Vec::new();
-    let nobody = match (routes, clients) {
+    let unmatched = match (routes, clients) {
         (0, 0) => Some("no known route and no connected client"),
         (0, _) => Some("no known route"),
         (_, 0) => Some("no connected client"),
         _ => None,
     };
-    if let Some(nobody) = nobody {
+    if let Some(unmatched) = unmatched {
         let nearest = match nearest.as_slice() {
             [] => String::new(),
             names => format!("; nearest: {}", printable(&names.join(", "))),
         };
-        warnings.push(format!("{words}: {nobody} matches{nearest}"));
+        warnings.push(format!("{words}: {unmatched} matches{nearest}"));
     }
     if *clients_lacking_features > 0 {
         let off = match words.split(' ').next() {
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rule_that_concerns_nobody_is_warned_about_with_the_nearest_names() {
+    fn rule_without_a_match_warns_with_nearest_names() {
         let reach =
             v1::RuleReach { nearest: vec!["checkout".into(), "catalog".into()], ..Default::default() };
         assert_eq!(
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_can_not_carry_out_a_rule_are_counted() {
+    fn clients_lacking_a_feature_are_counted() {
         let reach = v1::RuleReach { routes: 1, clients: 3, clients_lacking_features: 2, nearest: Vec::new() };
         assert_eq!(
             warnings("KEY", Some(&reach), &[]),
@@ -174,16 +174,16 @@ mod tests {
     }
 
     #[test]
-    fn lacking_clients_are_told_once() {
+    fn lacking_clients_are_reported_once() {
         let reach = v1::RuleReach { routes: 1, clients: 3, clients_lacking_features: 2, nearest: Vec::new() };
         let code = CLIENTS_LACK_FEATURE.code.to_owned();
         let found = v1::Finding { code, message: "2 of 3".into(), ..Default::default() };
-        let told = warnings("KEY", Some(&reach), &[found]);
-        assert_eq!(told, ["warning clients_lack_feature: 2 of 3"]);
+        let is_reported = warnings("KEY", Some(&reach), &[found]);
+        assert_eq!(is_reported, ["warning clients_lack_feature: 2 of 3"]);
     }
 
     #[test]
-    fn what_the_server_found_is_told_with_subject_and_field() {
+    fn server_findings_have_subject_and_field() {
         let found = v1::Finding {
             code: "guard_cuts".into(),
             subject: "a * b *".into(),

@@ -68,7 +68,7 @@ fn a_folder_is_all_that_its_owner_wants() {
 }
 
 #[test]
-fn what_belongs_to_another_is_told_line_by_line() {
+fn foreign_resources_are_listed_line_by_line() {
     let server = Serving::start();
     let theirs = server.file("theirs.yaml", manifest("a", OBSERVE));
     let mine = server.file("mine.yaml", format!("{}---\n{}", manifest("a", ENFORCE), manifest("b", ENFORCE)));
@@ -112,7 +112,7 @@ fn what_belongs_to_another_is_told_line_by_line() {
 }
 
 #[test]
-fn a_diff_tells_what_a_guard_refuses() {
+fn diff_reports_what_a_guard_rejects() {
     let server = Serving::start();
     server.apply(
         "kind: Guard\nkey: { caller_service: '*', caller_cluster: '*', callee_service: inventory, \
@@ -126,7 +126,7 @@ fn a_diff_tells_what_a_guard_refuses() {
 }
 
 #[test]
-fn a_change_by_hand_of_what_belongs_to_another_is_warned_about() {
+fn single_change_of_a_foreign_resource_warns() {
     let server = Serving::start();
     let file = server.file("rule.yaml", manifest("checkout", OBSERVE));
     server.run(&["apply", "-f", text(&file), "--owner", "team-a"]).ok();

@@ -60,7 +60,7 @@ fn table() -> Vec<(&'static str, Vec<u8>, &'static str)> {
 }
 
 #[test]
-fn every_bad_manifest_is_refused_by_its_field_and_nothing_is_stored() {
+fn bad_manifests_are_rejected_by_field_and_not_stored() {
     let server = Serving::start();
     for (name, bytes, expected) in table() {
         let file = server.file("bad.yaml", bytes);
@@ -94,7 +94,7 @@ fn one_bad_document_keeps_the_good_ones_out_and_is_named() {
 }
 
 #[test]
-fn more_rules_than_a_server_takes_are_refused_by_their_number_before_they_are_read() {
+fn too_many_rules_are_rejected_before_they_are_parsed() {
     let server = Serving::start();
     let limit = damper_control_plane::MAX_RULES + damper_control_plane::MAX_GUARDS;
     // Each of them is bad: who reads them first tells so many faults instead.
@@ -122,7 +122,7 @@ fn bad_key_on_the_command_line_names_its_word() {
 }
 
 #[test]
-fn what_only_the_server_refuses_is_told_by_the_option_it_came_from() {
+fn server_faults_name_the_option() {
     let server = Serving::start();
     let reason = "x".repeat(1_025);
     let rule = manifest("a", "{ mode: observe }");

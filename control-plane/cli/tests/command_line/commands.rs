@@ -68,7 +68,7 @@ fn applied_rules_do_not_differ_until_they_are_changed() {
 }
 
 #[test]
-fn what_list_prints_is_what_apply_reads() {
+fn list_prints_what_apply_reads() {
     let server = Serving::start();
     server.apply(&format!("{}---\n{}", manifest("a", OBSERVE), manifest("b", "{ mode: enforce }")));
     for format in ["yaml", "json"] {
@@ -123,7 +123,7 @@ fn dry_run_answers_and_changes_nothing() {
 }
 
 #[test]
-fn explain_tells_winner_loser_and_bound() {
+fn explain_shows_winner_loser_and_bound() {
     let server = Serving::start();
     let enforce = "{ mode: enforce, retry: { max_attempts: 4 } }";
     server.apply(&format!("{}---\n{}", manifest("checkout", enforce), manifest("'*'", "{ mode: off }")));

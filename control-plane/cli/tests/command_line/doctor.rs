@@ -6,7 +6,7 @@ use crate::reporting::{Reporting, report, until};
 const METHOD: &str = "inventory.v1.Inventory/Get";
 
 #[test]
-fn findings_end_with_79_and_say_what_to_do() {
+fn findings_exit_79_with_remedies() {
     let server = Serving::start();
     let nobody = server.run(&["doctor"]);
     assert!(nobody.out.contains("warning nobody_connected"), "{nobody:?}");
@@ -44,7 +44,7 @@ fn findings_end_with_79_and_say_what_to_do() {
 }
 
 #[test]
-fn a_service_that_is_well_ends_with_0_and_is_told_what_was_looked_at() {
+fn healthy_service_exits_0_with_its_checks() {
     let server = Serving::start();
     let _checkout = Reporting::new(&server, "checkout", report(METHOD, |_| {}));
     let _inventory = Reporting::new(&server, "inventory", Default::default());

@@ -59,7 +59,7 @@ fn missing_file_and_missing_rule_have_a_status_of_their_own() {
 }
 
 #[test]
-fn revision_that_does_not_hold_is_a_conflict_and_changes_nothing() {
+fn wrong_revision_is_a_conflict_and_changes_nothing() {
     let server = Serving::start();
     server.apply(&manifest("checkout", "{ mode: observe }"));
     let rule = manifest("checkout", "{ mode: enforce }");

@@ -67,7 +67,7 @@ fn the_latest_calls_that_failed_are_shown_with_each_attempt() {
 }
 
 #[test]
-fn a_watch_tells_the_calls_that_come_the_latest_last() {
+fn watch_lists_new_calls_latest_last() {
     let server = Serving::start();
     let mut watch = server.command(&failures(&["-w", "-o", "json"]));
     let mut child = watch.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -84,7 +84,7 @@ fn a_watch_tells_the_calls_that_come_the_latest_last() {
 }
 
 #[test]
-fn a_route_that_nobody_calls_is_an_error_and_one_that_does_not_fail_is_not() {
+fn unknown_route_is_an_error_and_healthy_one_is_not() {
     let server = Serving::start();
     let missing = server.run(&failures(&[])).failed(66);
     assert!(missing.contains("no client reports the route checkout default inventory"), "{missing}");

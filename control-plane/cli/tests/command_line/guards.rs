@@ -79,7 +79,7 @@ fn change_of_a_guard_made_in_between_is_not_lost() {
 }
 
 #[test]
-fn rule_and_guard_of_one_apply_are_judged_together_and_faults_name_the_file() {
+fn rule_and_guard_of_one_apply_are_checked_together() {
     let server = Serving::start();
     let tight = format!("{}---\n{}", manifest("checkout", ENFORCE_5), guard("{ max_attempts: 3 }"));
     let file = server.file("both.yaml", &tight);
@@ -100,7 +100,7 @@ fn rule_and_guard_of_one_apply_are_judged_together_and_faults_name_the_file() {
 }
 
 #[test]
-fn diff_shows_what_apply_would_change_of_a_guard() {
+fn diff_shows_changes_of_a_guard() {
     let server = Serving::start();
     let file = server.file("guard.yaml", guard("{ max_attempts: 3 }"));
     let new = server.run(&["diff", "-f", text(&file)]);
@@ -127,7 +127,7 @@ fn each_kind_has_its_own_put() {
 }
 
 #[test]
-fn explain_tells_what_a_guard_cut_and_whose_it_is() {
+fn explain_shows_cuts_and_owner_of_a_guard() {
     let server = Serving::start();
     server.apply(&manifest("checkout", ENFORCE_5));
     let file = server.file("guard.yaml", guard("{ max_attempts: 3 }"));
@@ -179,7 +179,7 @@ async fn attempts_of_one_call(damper: &Damper) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn guard_put_on_the_command_line_binds_a_service_until_it_is_deleted() {
+async fn guard_limits_a_service_until_it_is_deleted() {
     let server = Serving::start();
     let rule = "kind: Rule\nkey: { caller_service: checkout, caller_cluster: '*', callee_service: inventory, \
                 callee_method: '*' }\npolicy: { mode: enforce, retry_breaker: { enabled: false }, \

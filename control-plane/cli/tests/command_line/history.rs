@@ -26,7 +26,7 @@ fn revisions(listed: &serde_json::Value) -> Vec<u64> {
 }
 
 #[test]
-fn history_tells_who_changed_what_and_why() {
+fn history_lists_author_change_and_reason() {
     let server = serving_four_revisions();
     let table = server.run(&["history"]).ok();
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();

@@ -16,7 +16,7 @@ fn proposed(server: &Serving) -> String {
 }
 
 #[test]
-fn a_proposal_goes_through_the_pipe_unchanged_and_lint_has_nothing_to_warn_of() {
+fn proposal_pipes_into_apply_and_lints_clean() {
     let server = Serving::start();
     let _checkout = Reporting::new(&server, "checkout", report(METHOD, |_| {}));
     let text = proposed(&server);
@@ -42,7 +42,7 @@ fn a_proposal_goes_through_the_pipe_unchanged_and_lint_has_nothing_to_warn_of() 
 }
 
 #[test]
-fn without_measurements_the_defaults_are_proposed_and_said_to_be() {
+fn without_measurements_defaults_are_proposed() {
     let server = Serving::start();
     let text = server.run(&INIT).ok();
     assert!(text.starts_with("# no process reports a route that the key matches"), "{text}");
@@ -52,7 +52,7 @@ fn without_measurements_the_defaults_are_proposed_and_said_to_be() {
 }
 
 #[test]
-fn promotion_says_what_the_rule_would_have_done() {
+fn promotion_reports_the_observed_effect() {
     let server = Serving::start();
     let _checkout = Reporting::new(&server, "checkout", report(METHOD, |_| {}));
     server.run_with(&["apply", "-f", "-"], proposed(&server).as_bytes()).ok();

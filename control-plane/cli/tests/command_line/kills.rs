@@ -105,7 +105,7 @@ fn kill<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn kill_says_what_it_does_until_when_and_how_to_undo_it() {
+fn kill_reports_effect_end_and_undo() {
     let server = Serving::start();
     let services = Services::of(&server);
     let _one = services.start("c-1", Answers::Everything);
@@ -156,7 +156,7 @@ fn done_command(told: &str) -> Vec<&str> {
 }
 
 #[test]
-fn kill_wants_to_be_told_what_why_and_for_how_long() {
+fn kill_requires_routes_reason_and_valid_ttl() {
     let server = Serving::start();
     let said = server.run(&["kill", "--reason", "r"]).failed(64);
     assert!(said.contains("--callee") && said.contains("--all"), "{said}");
@@ -183,7 +183,7 @@ fn kill_wants_to_be_told_what_why_and_for_how_long() {
 }
 
 #[test]
-fn mistyped_unkill_tells_which_kills_there_are() {
+fn mistyped_unkill_lists_kills_in_force() {
     let server = Serving::start();
     let said = server.run(&["unkill", "--callee", "inventroy"]).failed(66);
     assert!(said.contains("no kill with --callee inventroy") && said.contains("no kill is in force"));
@@ -230,7 +230,7 @@ fn tables_warn_of_kills_in_force() {
 }
 
 #[test]
-fn empty_tables_say_so_in_words() {
+fn empty_tables_have_a_message() {
     let server = Serving::start();
     for (table, words) in [
         (&["routes"][..], "no route"),
@@ -308,7 +308,7 @@ fn laggards_are_named_and_the_write_stands() {
 }
 
 #[test]
-fn delivery_to_nobody_and_a_client_that_leaves_are_failures() {
+fn delivery_fails_without_clients_and_on_disconnect() {
     let server = Serving::start();
     let services = Services::of(&server);
     let nobody = server.run(&kill(&["--wait"]));
@@ -330,7 +330,7 @@ fn delivery_to_nobody_and_a_client_that_leaves_are_failures() {
 }
 
 #[test]
-fn clients_tell_who_lags_and_why() {
+fn clients_lists_laggards_with_reasons() {
     let server = Serving::start();
     let services = Services::of(&server);
     let _good = services.start("good", Answers::Everything);
@@ -383,7 +383,7 @@ fn clients_tell_who_lags_and_why() {
 }
 
 #[test]
-fn kill_lets_nothing_go_that_somebody_else_has_stopped_unless_told_to() {
+fn weaker_kill_needs_replace() {
     let server = Serving::start();
     server.run(&kill(&["--calls", "--ttl", "2h"])).ok();
     for weaker in [&["--ttl", "3h"][..], &["--calls", "--ttl", "1m"]] {
@@ -414,7 +414,7 @@ fn kill_of_a_name_like_one_that_is_known_is_a_slip() {
 }
 
 #[test]
-fn unkill_tells_what_is_still_stopped_and_may_end_everything() {
+fn unkill_reports_remaining_kills_and_ends_all() {
     let server = Serving::start();
     server.run(&kill(&[])).ok();
     server.run(&["kill", "--all", "--reason", "everything"]).ok();

@@ -29,7 +29,7 @@ fn manifests_without_findings_end_well() {
 }
 
 #[test]
-fn finding_is_told_with_the_line_of_its_setting_and_its_remedy() {
+fn finding_has_line_and_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rules.yaml");
     let clean = manifest("shop", "{ mode: observe }");
@@ -47,7 +47,7 @@ fn finding_is_told_with_the_line_of_its_setting_and_its_remedy() {
 }
 
 #[test]
-fn severity_decides_how_it_ends_and_not_what_is_told() {
+fn severity_decides_exit_status_not_output() {
     let hint = manifest("checkout", "{ mode: enforce, retry: { max_attempts: 3 } }");
     let told = lint(&["-f", "-"], &hint).ok();
     assert!(told.starts_with("standard input:3: hint call_id_missing"), "{told}");
@@ -83,7 +83,7 @@ fn guards_of_the_set_are_held_against_its_rules() {
 }
 
 #[test]
-fn bad_data_and_bad_usage_are_told_apart_from_findings() {
+fn bad_data_and_usage_differ_from_findings() {
     let bad = manifest("checkout", "{ mode: observe, retry: { max_attempts: 11 } }");
     let said = lint(&["-f", "-"], &format!("{bad}---\n{}", manifest("a/b", "{ mode: observe }"))).failed(65);
     assert!(said.contains("policy.retry.max_attempts: must be between 1 and 10, not 11"), "{said}");
@@ -183,7 +183,7 @@ fn writes_tell_severity_code_and_remedy() {
 }
 
 #[test]
-fn chain_of_nobody_has_no_edge() {
+fn chain_without_calls_has_no_edge() {
     let server = Serving::start();
     let shown = server.run(&["chain"]).ok();
     assert!(shown.starts_with("CALLER") && shown.lines().count() == 1, "{shown}");

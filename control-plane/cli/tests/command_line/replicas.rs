@@ -9,7 +9,7 @@ use crate::reporting::until;
 const RULE: &str = "{ mode: observe }";
 
 #[test]
-fn whose_clients_are_missing_is_said_once_beside_every_answer() {
+fn missing_replicas_are_reported_once_per_command() {
     let etcd = Runtime::new().unwrap().block_on(Etcd::start());
     let store = format!("etcd://{}", etcd.endpoint());
     // Nobody can follow it.

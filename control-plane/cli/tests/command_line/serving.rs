@@ -35,7 +35,7 @@ fn taken_address_and_locked_store_are_unavailable() {
 
 #[test]
 #[cfg(unix)]
-fn sigterm_ends_it_well_and_what_was_written_stays() {
+fn sigterm_ends_it_and_writes_stay() {
     let mut server = Serving::start();
     server.apply(&manifest("checkout", "{ mode: observe }"));
     assert_eq!(server.restart(), Some(0));
@@ -44,7 +44,7 @@ fn sigterm_ends_it_well_and_what_was_written_stays() {
 }
 
 #[test]
-fn json_logs_are_json_to_the_line_that_says_where_it_listens() {
+fn json_logs_are_json_including_the_address_line() {
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sled:{}", folder.path().join("store").display());
     let args = ["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--store", &store];

@@ -70,7 +70,7 @@ fn seed_of_the_command_line_goes_first() {
 }
 
 #[test]
-fn picture_is_written_and_speed_is_told_beside_the_figures() {
+fn picture_is_written_and_speed_is_printed() {
     let (folder, file) = folder(SMALL, RULE);
     let picture = folder.path().join("picture.svg");
     let ended = simulate(&file, &["--svg", text(&picture), "--timing"]);
@@ -81,7 +81,7 @@ fn picture_is_written_and_speed_is_told_beside_the_figures() {
 }
 
 #[test]
-fn everything_wrong_is_told_at_once_with_file_and_path() {
+fn all_faults_are_reported_with_file_and_path() {
     let bad = SMALL.replace("rate: 20", "rate: many").replace("10s", "10");
     let (_folder, file) = folder(&bad, &RULE.replace("max_attempts: 3", "max_attempts: 99"));
     let told = simulate(&file, &[]).failed(65);

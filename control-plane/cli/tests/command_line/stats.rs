@@ -23,7 +23,7 @@ fn refusing(server: &Serving) -> Reporting {
 }
 
 #[test]
-fn statistics_tell_rates_latency_and_what_holds_repeats_back() {
+fn stats_show_rates_latency_and_open_gates() {
     let server = Serving::start();
     let _checkout = refusing(&server);
     for window in ["5s", "10s", "1m"] {
@@ -69,7 +69,7 @@ fn one_route_is_shown_with_every_figure() {
 }
 
 #[test]
-fn one_route_that_is_watched_is_told_over_the_last_second() {
+fn watched_route_covers_the_last_second() {
     let server = Serving::start();
     let _checkout = refusing(&server);
     let mut watch = server.command(&["stats", "-w", "--route", ROUTE, "-o", "json"]);
@@ -82,7 +82,7 @@ fn one_route_that_is_watched_is_told_over_the_last_second() {
 }
 
 #[test]
-fn routes_tell_who_else_repeats_and_which_have_no_rule() {
+fn routes_shows_other_retry_sources_and_missing_rules() {
     let server = Serving::start();
     let _checkout = refusing(&server);
     let served = v1::ServedReport {

@@ -93,7 +93,7 @@ fn flags_and_variables_open_a_guarded_server() {
 }
 
 #[test]
-fn who_may_not_do_it_is_told_what_to_do_and_shown_no_secret() {
+fn denied_request_has_a_remedy_and_no_secret() {
     let server = Guarded::start(&[]);
     let list = ["rules", "list"];
     assert!(run(&mut server.command(&list)).failed(77).contains("--token-file FILE"));
@@ -115,7 +115,7 @@ fn who_may_not_do_it_is_told_what_to_do_and_shown_no_secret() {
 }
 
 #[test]
-fn a_certificate_that_does_not_do_is_said_why() {
+fn invalid_certificate_has_a_cause() {
     let server = Guarded::start(&[]);
     let list = ["rules", "list"];
     let unknown = server.0.run(&list).failed(69);
@@ -154,7 +154,7 @@ fn a_client_certificate_is_shown_where_one_is_required() {
 }
 
 #[test]
-fn an_address_without_tls_is_told_the_one_with_it() {
+fn plaintext_address_suggests_https() {
     let server = Guarded::start(&[]);
     let plain = server.0.address.replace("https://", "http://");
     for _ in 0..OFTEN {

@@ -111,7 +111,7 @@ fn a_token_is_made_shown_used_and_revoked() {
 
 #[cfg(unix)]
 #[test]
-fn a_token_is_written_into_a_file_of_its_own_that_only_its_owner_reads() {
+fn token_file_is_readable_by_its_owner_only() {
     use std::os::unix::fs::PermissionsExt as _;
     let server = Guarded::start();
     let file = server.folder.path().join("deploy");
@@ -174,7 +174,7 @@ fn a_token_that_ends_soon_is_a_finding() {
 }
 
 #[test]
-fn bad_words_are_told_at_their_options() {
+fn invalid_arguments_name_their_options() {
     let server = Guarded::start();
     let told = server.admin(&["token", "create", "x", "--role", "viewer", "--caller", "a"]).failed(65);
     assert!(told.contains("--caller"), "{told}");

@@ -7,7 +7,7 @@ const METHOD: &str = "inventory.v1.Inventory/Reserve";
 const ENFORCE: &str = "{ mode: enforce, retry: { max_attempts: 3 }, retry_breaker: { enabled: false } }";
 
 #[test]
-fn what_a_set_would_do_is_shown_and_nothing_is_written() {
+fn prediction_is_shown_and_nothing_is_written() {
     let server = Serving::start();
     let _checkout = Reporting::new(&server, "checkout", report(METHOD, |_| {}));
     let set = format!("{}---\n{}", manifest("checkout", ENFORCE), manifest("nobody", ENFORCE));
@@ -45,7 +45,7 @@ fn what_a_set_would_do_is_shown_and_nothing_is_written() {
 }
 
 #[test]
-fn a_set_that_can_not_be_applied_or_makes_no_sense_is_refused() {
+fn invalid_set_is_rejected() {
     let server = Serving::start();
     let bad = server.file("bad.yaml", manifest("checkout", "{ mode: enforce, retry: { max_attempts: 11 } }"));
     let refused = server.run(&["apply", "--what-if", "-f", text(&bad)]).failed(65);

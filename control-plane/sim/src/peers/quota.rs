@@ -46,14 +46,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_retries_are_paid_for_without_a_success_and_half_of_them_after_timeouts() {
+    fn quota_pays_a_hundred_retries_half_after_timeouts() {
         let quota = || Quota::new(PeerQuota::default());
         assert_eq!(paid(&mut quota(), Code::Unavailable), 100);
         assert_eq!(paid(&mut quota(), Code::DeadlineExceeded), 50);
     }
 
     #[test]
-    fn a_retry_that_succeeds_is_free_and_five_first_successes_pay_for_one_that_does_not() {
+    fn successful_retry_is_free_and_five_successes_pay_for_one() {
         let mut quota = Quota::new(PeerQuota::default());
         for code in [Code::Unavailable, Code::DeadlineExceeded].repeat(1_000) {
             let cost = quota.withdraw(code);

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_successes_pay_for_a_failure_and_none_for_more_than_there_were() {
+    fn ten_successes_pay_for_a_failure_up_to_the_maximum() {
         let mut throttling = throttling(10);
         assert_eq!(admitted(&mut throttling, 5), 4);
         (0..10).for_each(|_| throttling.succeeded());

@@ -106,8 +106,8 @@ impl World<'_> {
                 Deciding::Damper(Call::begin(route, CallStart { now, deadline, flag, replayable: true }))
             }
             RouteSeat::Peer(_) => {
-                let told = own_deadline.filter(|_| !self.plan.is_bare(route));
-                Deciding::Peer(PeerCall::begin(now, told))
+                let reported = own_deadline.filter(|_| !self.plan.is_bare(route));
+                Deciding::Peer(PeerCall::begin(now, reported))
             }
         };
         self.ledger.call(hop);

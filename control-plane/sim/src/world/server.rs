@@ -138,7 +138,7 @@ impl World<'_> {
                 .then(|| digits(&mut previous, request.previous_attempts)),
             ..RepeatMarks::default()
         };
-        request.context = RequestContext::new(marks.flag(), request.limit.map(|limit| now + told(limit)));
+        request.context = RequestContext::new(marks.flag(), request.limit.map(|limit| now + sent(limit)));
         let service = self.plan.instances[request.instance];
         let limits = self.limits[service][request.method];
         let served = &self.instances[request.instance].served[request.method];
@@ -356,7 +356,7 @@ impl World<'_> {
 }
 
 /// Returns a limit as the server reads it from its header.
-fn told(limit: Duration) -> Duration {
+fn sent(limit: Duration) -> Duration {
     let mut text = [0; deadline::MAX_VALUE_BYTES];
     let mut rest = text.as_mut_slice();
     let written = write!(rest, "{}", HeaderValue::new(limit));
@@ -378,10 +378,10 @@ mod tests {
 
     #[test]
     fn a_limit_is_read_as_the_header_carries_it() {
-        let told = |us| told(Duration::from_micros(us)).as_micros();
-        assert_eq!(told(123_456), 123_456);
-        assert_eq!(told(0), 1, "never 0");
-        assert_eq!(told(100_000_999), 100_000_000, "milliseconds from 100 s on");
+        let sent = |us| sent(Duration::from_micros(us)).as_micros();
+        assert_eq!(sent(123_456), 123_456);
+        assert_eq!(sent(0), 1, "never 0");
+        assert_eq!(sent(100_000_999), 100_000_000, "milliseconds from 100 s on");
     }
 
     #[test]

@@ -91,7 +91,7 @@ fn lost_answers_add_up_instead_of_multiplying() {
 }
 
 #[test]
-fn governed_retries_stop_and_the_last_hop_carries_hardly_more_than_one_attempt() {
+fn governed_retries_stop_near_one_attempt_per_request() {
     for share_bp in [2_000, 5_000, 10_000] {
         let policy = Policy { retry_breaker: Some(RetryBreaker::default()), ..three_attempts() };
         let mut scenario = failing_chain(4, unavailable(share_bp), damper(policy));
@@ -120,7 +120,7 @@ fn budget_of_a_peer_bounds_each_layer_but_not_their_product() {
 }
 
 #[test]
-fn observing_repeats_nothing_and_says_what_it_would_have_done() {
+fn observe_mode_sends_no_retries_and_counts_them() {
     let policy = Policy { mode: Mode::Observe, ..three_attempts() };
     let figures = only(&failing_chain(2, unavailable(10_000), damper(policy)));
     assert_eq!(attempts(&figures), [99, 99]);

@@ -50,7 +50,7 @@ fn with_one_retry(processes: u32, restart: Option<Duration>) -> u64 {
 }
 
 #[test]
-fn callers_that_restart_take_turns_and_forget_what_they_have_spent() {
+fn restarting_callers_take_turns_and_lose_state() {
     let every = |seconds| Some(Duration::from_secs(seconds));
     assert_eq!([with_one_retry(1, None), with_one_retry(2, None)], [1, 2]);
     assert_eq!(with_one_retry(1, every(2)), 5, "of 10 s");
@@ -58,7 +58,7 @@ fn callers_that_restart_take_turns_and_forget_what_they_have_spent() {
 }
 
 #[test]
-fn nobody_is_told_when_bare_callers_hang_up() {
+fn bare_callers_disconnect_silently() {
     let ended = |bare| {
         let mut policy = three_attempts();
         policy.retry.as_mut().unwrap().per_attempt_timeout = Some(ms(1_000));
@@ -72,7 +72,7 @@ fn nobody_is_told_when_bare_callers_hang_up() {
 }
 
 #[test]
-fn peers_give_up_an_attempt_by_the_callee_and_else_by_the_common_time() {
+fn peer_attempts_time_out_by_callee_or_default() {
     let codes = CodeSet::of(&[Code::DeadlineExceeded]);
     let timeouts = Peer { codes, per_attempt_timeout: Some(ms(300)), ..Peer::naive(3) };
     let attempts = |peer_of: Peer| {
@@ -92,7 +92,7 @@ fn took(trace: &Trace) -> u64 {
 }
 
 #[test]
-fn a_trace_books_attempts_with_the_request_that_caused_them_and_sums_to_the_figures() {
+fn trace_assigns_attempts_to_requests_and_sums_up() {
     let codes = CodeSet::of(&[Code::Unavailable, Code::DeadlineExceeded]);
     let slow = Peer { codes, per_attempt_timeout: Some(ms(700)), ..Peer::naive(3) };
     let mut scenario = silent(peer(slow), true);

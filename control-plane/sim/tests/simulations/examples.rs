@@ -38,7 +38,7 @@ fn chain_multiplies_naive_retries_and_not_governed_ones() {
 }
 
 #[test]
-fn overload_lasts_under_naive_retries_and_ends_within_a_window_under_ours() {
+fn overload_ends_within_a_window_when_governed() {
     let outcome = example("overload");
     for strategy in ["naive", "backoff"] {
         let figures = of(&outcome, strategy);
@@ -55,7 +55,7 @@ fn overload_lasts_under_naive_retries_and_ends_within_a_window_under_ours() {
 }
 
 #[test]
-fn chain_stays_down_after_a_stall_under_naive_retries_and_recovers_within_a_window_under_ours() {
+fn chain_recovers_from_a_stall_only_under_governed_retries() {
     let outcome = example("stall");
     let naive = of(&outcome, "naive");
     assert_eq!(naive.recovered_after_s, None);
@@ -65,7 +65,7 @@ fn chain_stays_down_after_a_stall_under_naive_retries_and_recovers_within_a_wind
 }
 
 #[test]
-fn partial_outage_is_mended_by_what_may_repeat_a_third_of_the_calls() {
+fn partial_outage_is_masked_by_enough_retries() {
     let outcome = example("partial");
     let during = |strategy| success(of(&outcome, strategy), "during");
     let attempts = |strategy| at_the_bottom(of(&outcome, strategy), "during");
@@ -93,7 +93,7 @@ fn hedges_cut_off_the_slow_tail_for_few_attempts_more() {
 }
 
 #[test]
-fn each_of_a_thousand_small_callers_sends_one_retry_and_the_repeat_limit_bounds_them_together() {
+fn retry_limit_bounds_a_thousand_small_callers() {
     let outcome = example("fleet");
     let runs = |strategy| phase(of(&outcome, strategy), "during").handler_runs_per_request[0];
     assert_eq!(runs("none"), 1.0);
@@ -106,7 +106,7 @@ fn each_of_a_thousand_small_callers_sends_one_retry_and_the_repeat_limit_bounds_
 }
 
 #[test]
-fn total_outage_costs_the_ratio_hundreds_of_attempts_and_credit_two_percent_of_a_window() {
+fn outage_costs_ratio_hundreds_and_credit_two_percent() {
     let outcome = example("outage");
     let extra = |strategy| of(&outcome, strategy).hops[0].retries;
     assert!(extra("naive") > 39_000);

@@ -68,7 +68,7 @@ fn slow_adds_and_multiplies() {
 }
 
 #[test]
-fn no_answer_leaves_callers_to_their_deadline_and_lost_answer_the_work_too() {
+fn no_answer_and_lost_answer_end_at_the_deadline() {
     let swallowed = only(&under(FaultKind::NoAnswer { share: Ratio::ONE }));
     assert_eq!((swallowed.codes["DEADLINE_EXCEEDED"], swallowed.services[0].handler_runs), (40, 59));
     let lost = only(&under(FaultKind::LostAnswer { share: Ratio::ONE }));
@@ -76,7 +76,7 @@ fn no_answer_leaves_callers_to_their_deadline_and_lost_answer_the_work_too() {
 }
 
 #[test]
-fn without_any_deadline_what_is_never_answered_never_ends() {
+fn unanswered_call_without_a_deadline_never_ends() {
     let mut scenario = under(FaultKind::NoAnswer { share: Ratio::ONE });
     scenario.load[0].timeout = None;
     let figures = only(&scenario);
@@ -85,7 +85,7 @@ fn without_any_deadline_what_is_never_answered_never_ends() {
 }
 
 #[test]
-fn crash_fails_what_is_under_way_and_what_comes() {
+fn crash_fails_requests_in_flight_and_new_ones() {
     let mut scenario = under(FaultKind::Crash);
     scenario.services[0] = service("a", Spread::Fixed(ms(250)), &[]);
     let figures = only(&scenario);
@@ -106,7 +106,7 @@ fn crash_of_one_instance_of_three_fails_a_third() {
 }
 
 #[test]
-fn a_service_without_workers_makes_its_requests_wait_until_they_return() {
+fn requests_wait_until_workers_return() {
     let figures = only(&under(FaultKind::Workers { count: 0 }));
     // Those up to 5.0 s give up after a second; those after it wait until 6.0 s.
     assert_eq!(succeeded(&figures), [9, 10, 0, 0, 0, 9, 10, 10, 10, 10]);
@@ -115,7 +115,7 @@ fn a_service_without_workers_makes_its_requests_wait_until_they_return() {
 }
 
 #[test]
-fn a_service_that_can_be_cancelled_does_no_work_for_those_who_have_gone() {
+fn cancellable_service_stops_work_of_gone_callers() {
     let mut scenario = under(FaultKind::Workers { count: 0 });
     scenario.services[0].cancellable = true;
     let figures = only(&scenario);
@@ -150,7 +150,7 @@ fn flapping_comes_and_goes_with_its_period() {
 }
 
 #[test]
-fn a_process_that_comes_back_has_forgotten_what_it_saved() {
+fn restarted_process_has_no_credit() {
     // By the time `b` begins to fail `a` has saved a retry, unless it has crashed four calls before.
     let retries = |crashes: bool| {
         let mut policy = three_attempts();
@@ -173,7 +173,7 @@ fn a_process_that_comes_back_has_forgotten_what_it_saved() {
 }
 
 #[test]
-fn deadlines_are_handed_down_and_heeded_where_there_is_no_time_left() {
+fn deadlines_propagate_and_stop_late_attempts() {
     let mut policy = three_attempts();
     policy.timeout = Some(ms(5_000));
     let mut scenario = chain(3, damper(policy));

@@ -25,7 +25,7 @@ fn faults_of(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_is_not_said_has_its_default() {
+fn absent_fields_have_defaults() {
     let scenario: Scenario = read(GOOD).unwrap();
     assert_eq!((scenario.seed, scenario.network.clone()), (1, Spread::Fixed(Duration::from_micros(500))));
     assert_eq!((scenario.duration, scenario.faults.len()), (Duration::from_secs(30), 0));
@@ -39,7 +39,7 @@ fn what_is_not_said_has_its_default() {
 }
 
 #[test]
-fn everything_can_be_said() {
+fn every_field_can_be_set() {
     let scenario = read("
 name: all of it
 duration: 1h
@@ -122,7 +122,7 @@ fn cap(peer: &str) -> Option<PeerCap> {
 }
 
 #[test]
-fn a_peer_has_the_cap_that_is_said_or_none() {
+fn peer_has_the_given_cap_or_none() {
     assert_eq!(cap(""), None);
     assert_eq!(cap("throttling: {}"), Some(PeerCap::Throttling(PeerThrottling::default())));
     let throttling = PeerThrottling { max_tokens: 1_000, token_ratio: Ratio::from_bp(15_000) };
@@ -158,7 +158,7 @@ fn caps_out_of_range_are_refused_and_so_are_two_of_them() {
 }
 
 #[test]
-fn every_fault_is_told_at_once_with_its_path() {
+fn all_faults_are_reported_with_their_path() {
     let found = faults_of("
 duration: 30
 netwrok: 1ms
@@ -222,7 +222,7 @@ fn ranges_and_references_hold_for_scenarios_made_in_rust_too() {
 }
 
 #[test]
-fn what_is_no_yaml_or_says_a_thing_twice_is_refused() {
+fn invalid_yaml_and_duplicates_are_rejected() {
     assert!(read("a: [").is_err());
     assert!(read(&format!("{GOOD}name: again\n")).is_err());
     assert_eq!(faults_of("7"), [": must be a map, not 7"]);

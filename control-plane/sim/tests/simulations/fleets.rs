@@ -114,7 +114,7 @@ fn a_total_outage_costs_little_once_and_then_nothing() {
 }
 
 #[test]
-fn independent_errors_are_mended_by_one_busy_process_nearly_as_by_naive_retries() {
+fn busy_process_masks_errors_nearly_as_naive_retries() {
     for (share, within, within_tenth) in
         [("0.01", 1.0, 2.0), ("0.05", 1.0, 2.0), ("0.1", 1.0, 2.0), ("0.15", 6.0, 2.0), ("0.2", 14.0, 2.0)]
     {
@@ -163,7 +163,7 @@ fn stall() -> World<'static> {
 }
 
 #[test]
-fn every_fleet_is_back_after_a_stall_that_naive_retries_never_leave() {
+fn every_governed_fleet_recovers_from_a_stall() {
     for processes in FLEETS {
         let outcome = stall().simulated(processes, &["none", "naive", "credit", "limited"]);
         let [none, naive, credit, limited] =

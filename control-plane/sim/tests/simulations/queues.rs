@@ -45,7 +45,7 @@ fn a_full_queue_refuses_and_bounds_the_wait() {
 }
 
 #[test]
-fn refusals_that_cost_take_their_share_of_what_could_be_served() {
+fn costly_rejections_reduce_capacity() {
     let served = |full_cost| {
         let mut scenario = one_worker(Spread::Fixed(ms(15)), 100);
         scenario.services[0].queue = Some(2);
@@ -66,7 +66,7 @@ fn network_adds_its_delay_each_way() {
 }
 
 #[test]
-fn calls_of_a_stage_are_made_at_once_and_stages_one_after_the_other() {
+fn stages_run_in_sequence_and_their_calls_at_once() {
     let mut scenario = small(peer(Peer::naive(1)));
     let below = |name: &str, time| service(name, Spread::Fixed(ms(time)), &[]);
     let mut top = service("a", Spread::Fixed(ms(1)), &["b", "c", "d"]);
@@ -99,7 +99,7 @@ fn mm1_wait_ms(per_second: f64, mean_ms: f64) -> f64 {
 }
 
 #[test]
-fn poisson_arrivals_and_exponential_work_wait_as_theory_says() {
+fn poisson_arrivals_wait_as_in_queueing_theory() {
     for per_second in [50, 80] {
         let mut scenario = one_worker(Spread::Exponential { mean: ms(10) }, per_second);
         scenario.duration = Duration::from_secs(4_000);
@@ -112,7 +112,7 @@ fn poisson_arrivals_and_exponential_work_wait_as_theory_says() {
 }
 
 #[test]
-fn users_who_wait_and_think_make_as_many_requests_as_they_have_time_for() {
+fn closed_load_is_limited_by_wait_and_think_time() {
     let mut scenario = small(peer(Peer::naive(1)));
     scenario.services[0] = service("a", Spread::Fixed(ms(40)), &[]);
     scenario.load[0].arrivals = Arrivals::Closed { users: 5, think: Spread::Fixed(ms(60)) };
@@ -122,7 +122,7 @@ fn users_who_wait_and_think_make_as_many_requests_as_they_have_time_for() {
 }
 
 #[test]
-fn rates_change_when_they_are_said_to() {
+fn rates_change_on_schedule() {
     let mut scenario = small(peer(Peer::naive(1)));
     let rate =
         |s, per_second: u64| RateFrom { from: Duration::from_secs(s), milli_per_second: per_second * 1_000 };
@@ -136,7 +136,7 @@ fn rates_change_when_they_are_said_to() {
 }
 
 #[test]
-fn poisson_rates_change_when_they_are_said_to() {
+fn poisson_rates_change_on_schedule() {
     let mut scenario = small(peer(Peer::naive(1)));
     let rate = |s, milli_per_second| RateFrom { from: Duration::from_secs(s), milli_per_second };
     scenario.duration = Duration::from_secs(2_000);

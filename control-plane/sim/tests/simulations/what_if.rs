@@ -47,7 +47,7 @@ fn retries_of_rare_failures_gain_successes_for_hardly_any_load() {
 }
 
 #[test]
-fn the_breaker_is_what_an_outage_is_told_apart_by() {
+fn breaker_decides_the_cost_of_an_outage() {
     let without = asked(&rule(false), measured(0), Downstream::TotalOutage);
     let with = asked(&rule(true), measured(0), Downstream::TotalOutage);
     assert!((without.after.attempts_per_call - 3.0).abs() < 0.02, "{without:?}");
@@ -67,7 +67,7 @@ fn a_tenth_failing_is_above_the_ratio_and_credit_mends_it() {
 }
 
 #[test]
-fn a_tenth_failing_is_the_least_while_more_is_measured() {
+fn tenth_failing_keeps_higher_measured_failures() {
     let as_measured = asked(&rule(true), measured(3_000), Downstream::AsMeasured);
     let tenth = asked(&rule(true), measured(3_000), Downstream::TenthFailing);
     assert_eq!((as_measured.before, as_measured.after), (tenth.before, tenth.after));
@@ -75,7 +75,7 @@ fn a_tenth_failing_is_the_least_while_more_is_measured() {
 }
 
 #[test]
-fn failures_that_are_not_retried_cost_nothing_and_stay_beside_an_outage() {
+fn non_retryable_failures_cost_nothing_in_an_outage() {
     let refused = vec![(Code::NotFound, Ratio::from_bp(3_000)), (Code::Aborted, Ratio::from_bp(1_000))];
     let measured = Measured { failures: refused, ..measured(0) };
     let found = asked(&rule(true), measured.clone(), Downstream::AsMeasured);
@@ -87,7 +87,7 @@ fn failures_that_are_not_retried_cost_nothing_and_stay_beside_an_outage() {
 }
 
 #[test]
-fn times_are_those_of_the_state_and_not_of_what_went_before_it() {
+fn latencies_cover_the_state_only() {
     let found = asked(&rule(false), measured(0), Downstream::TotalOutage);
     assert_eq!((found.before.p99_us, found.after.p50_us), (0, 0), "nothing succeeds: {found:?}");
     let found = asked(&rule(false), measured(0), Downstream::TenthFailing);
@@ -104,7 +104,7 @@ fn a_route_of_any_size_is_answered() {
 }
 
 #[test]
-fn many_processes_with_little_traffic_each_are_told_from_one_with_all_of_it() {
+fn many_small_processes_differ_from_one_busy_process() {
     let of = |processes| {
         let measured = Measured { processes, ..measured(0) };
         asked(&rule(true), measured, Downstream::TotalOutage).after.attempts_per_call
@@ -119,7 +119,7 @@ fn the_same_question_has_the_same_answer() {
 }
 
 #[test]
-fn what_is_out_of_range_is_refused_by_its_path() {
+fn values_out_of_range_are_rejected_by_path() {
     let mut after = rule(true);
     after.retry.as_mut().unwrap().max_attempts = 0;
     let measured = Measured { calls_milli_per_second: 0, p99: ms(1), ..measured(10_001) };

@@ -50,7 +50,7 @@ fn read(wire: &v1::Backoff) -> Backoff {
 }
 
 #[test]
-fn waits_without_a_default_must_be_said() {
+fn waits_without_a_default_are_required() {
     const SAID: &str = "required (0ms to 24h)";
     refused(
         v1::Backoff { kind: None },

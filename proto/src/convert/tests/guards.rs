@@ -123,7 +123,7 @@ fn a_repeat_limit_is_for_all_callers() {
 }
 
 #[test]
-fn a_repeat_limit_observes_unless_said_otherwise() {
+fn repeat_limit_observes_by_default() {
     let limit = |mode: v1::Mode| {
         let limit = v1::RepeatLimit { mode: mode.into(), ratio: None, min: None };
         read(|ceiling| ceiling.repeat_limit = Some(limit)).repeat_limit.unwrap()
@@ -145,7 +145,7 @@ fn a_ceiling_of_no_codes_allows_no_retry() {
 }
 
 #[test]
-fn what_is_not_limited_is_not_written() {
+fn absent_ceilings_are_not_written() {
     let guard: Guard = super::super::guard(&wire_guard()).unwrap();
     assert_eq!(v1::Guard::from(&guard), wire_guard());
 }

@@ -28,13 +28,13 @@ fn a_kill_is_read_as_it_was_written() {
 }
 
 #[test]
-fn what_a_clock_behind_counts_too_much_is_not_sent() {
+fn clock_behind_does_not_extend_a_kill() {
     let sent = v1::ActiveKill::from(&active(DAY + Duration::from_secs(5)));
     assert_eq!(active_kill(&sent).unwrap().remaining, DAY);
 }
 
 #[test]
-fn what_is_finer_than_a_microsecond_is_rounded_up() {
+fn remaining_time_is_rounded_up_to_microseconds() {
     let mut sent = v1::ActiveKill::from(&active(DAY));
     sent.remaining = Some(WireDuration { seconds: 1, nanos: 999_999_001 });
     assert_eq!(active_kill(&sent).unwrap().remaining, Duration::from_secs(2));
@@ -55,7 +55,7 @@ fn everything_wrong_with_a_kill_is_named_at_once() {
 }
 
 #[test]
-fn a_time_that_no_clock_can_have_said_is_refused() {
+fn impossible_time_is_rejected() {
     let hostile =
         [(86_400, 1), (86_401, 0), (i64::MAX, 0), (i64::MIN, 0), (0, -1), (0, i32::MIN), (1, 1_000_000_000)];
     for (seconds, nanos) in hostile {

@@ -123,7 +123,7 @@ fn the_gates_are_refused_by_field() {
 }
 
 #[test]
-fn a_rule_that_was_stored_with_the_mode_that_is_gone_goes_by_credit() {
+fn removed_breaker_mode_reads_as_credit() {
     let mut rule = wire_rule();
     rule.policy.as_mut().unwrap().retry_breaker.as_mut().unwrap().mode = 2;
     let rule = super::super::rule(&rule).unwrap();
@@ -131,7 +131,7 @@ fn a_rule_that_was_stored_with_the_mode_that_is_gone_goes_by_credit() {
 }
 
 #[test]
-fn what_is_absent_is_the_engines_default() {
+fn absent_values_have_the_engines_defaults() {
     let mut rule = wire_rule();
     let policy = rule.policy.as_mut().unwrap();
     let percentile = v1::PercentileDelay { at: Some(99.9), min: None, max: None };
@@ -155,7 +155,7 @@ fn what_is_absent_is_the_engines_default() {
 }
 
 #[test]
-fn hold_unary_needs_an_exact_method_and_says_so_with_everything_else() {
+fn hold_unary_needs_an_exact_method() {
     let mut rule = wire_rule();
     rule.key.as_mut().unwrap().callee_method = "inventory.v1.Inventory/*".to_owned();
     let policy = rule.policy.as_mut().unwrap();

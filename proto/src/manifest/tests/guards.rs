@@ -12,7 +12,7 @@ ceiling: { max_attempts: 2, hedge: forbid, codes: { allow: [UNAVAILABLE] }, repe
 "#;
 
 #[test]
-fn a_guard_is_written_as_one_says_it() {
+fn guard_text_round_trips() {
     let documents = parse(GUARD).unwrap();
     let guards = check(&documents).unwrap().guards;
     let ceiling = Ceiling {

@@ -36,7 +36,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 #[test]
-fn backoffs_are_written_as_one_says_them() {
+fn backoff_text_round_trips() {
     let jitter = Jitter::None;
     assert_eq!(backoff("{none: {}}"), Backoff::Always(Waits::None));
     assert_eq!(
@@ -70,7 +70,7 @@ fn backoffs_are_written_as_one_says_them() {
 }
 
 #[test]
-fn waits_for_given_codes_are_written_as_one_says_them() {
+fn backoff_by_code_text_round_trips() {
     let text = "{by_code: {default: {fixed: {delay: 10ms}}, codes: [{codes: [RESOURCE_EXHAUSTED], \
                 backoff: {exponential: {base: 1s, max: 10s}}}]}}";
     let growth = Growth { max: ms(10_000), over_max: OverMax::Cap, jitter: Jitter::Full };
@@ -81,7 +81,7 @@ fn waits_for_given_codes_are_written_as_one_says_them() {
 }
 
 #[test]
-fn hedges_and_gates_are_written_as_one_says_them() {
+fn hedge_and_gate_text_round_trips() {
     let hedge = |text: &str| policy(&format!("{{mode: off, hedge: {text}}}")).hedge.unwrap();
     let at = Percent::from_hundredths(9_500);
     let delay = HedgeDelay::Percentile { at, min: ms(1), max: ms(1000) };
@@ -159,7 +159,7 @@ fn wrong_settings_are_refused_by_field_value_and_bound() {
 }
 
 #[test]
-fn a_wrong_entry_of_a_list_is_named_once_and_does_not_hide_the_rest() {
+fn wrong_list_entry_is_named_once_and_hides_nothing() {
     const KINDS: &str = "none, fixed, random, exponential, incrementing, fibonacci, custom, sum, by_code";
     check_backoff(
         "{sum: {parts: [3, {fixed: 4}, {fixed: {delay: -1s}}, {linear: {}}, {}, ~]}}",
@@ -198,7 +198,7 @@ fn a_wrong_entry_of_a_list_is_named_once_and_does_not_hide_the_rest() {
 }
 
 #[test]
-fn problems_in_nested_lists_say_their_own_line() {
+fn nested_list_faults_have_their_own_line() {
     let text = format!(
         "{KEY}policy:\n  mode: off\n  retry:\n    backoff:\n      sum:\n        parts:\n        - fixed: {{ delay: 1s }}\n        \
          - custom:\n            delays:\n            - 1s\n            - 25h\n"

@@ -75,7 +75,7 @@ fn summary(routes: &[v1::RouteStats]) -> String {
         rates.filter(|rate| rate.would && rate.fate() == fate).map(|rate| rate.per_s).sum::<f64>()
     };
     let (retries, hedges) = (would(v1::Fate::Retry), sum(|route| route.would_hedges_per_s));
-    let held_back: f64 = [v1::Fate::RetryBreaker, v1::Fate::Budget].map(would).iter().sum();
+    let blocked: f64 = [v1::Fate::RetryBreaker, v1::Fate::Budget].map(would).iter().sum();
     format!(
         "in the last minute it would have sent {} retries/s and {} hedges/s for {} calls/s on {}: amplification \
          {:.2} at least, now {:.2}; breaker and budget would have blocked {}/s",
@@ -85,7 +85,7 @@ fn summary(routes: &[v1::RouteStats]) -> String {
         many(routes.len(), "route"),
         (attempts + retries + hedges) / calls,
         attempts / calls,
-        rate(held_back)
+        rate(blocked)
     )
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_have_been_is_summed_over_the_routes_of_the_rule() {
+    fn observed_effect_sums_the_routes_of_the_rule() {
         let fate = |fate: v1::Fate, would, per_s| v1::FateRate { fate: fate.into(), would, per_s, total: 9 };
         let route = v1::RouteStats {
             calls_per_s: 50.0,

@@ -46,7 +46,7 @@ pub(crate) fn run(session: &Session, args: &SimulateArgs) -> Result<(), CliError
     let mut scenario = read(&args.file)?;
     scenario.seed = args.seed.unwrap_or(scenario.seed);
     let began = Instant::now();
-    let outcome = damper_sim::run(&scenario).map_err(|faults| told(&args.file, &faults))?;
+    let outcome = damper_sim::run(&scenario).map_err(|faults| invalid(&args.file, &faults))?;
     if args.timing {
         print_message(timing(&outcome, began.elapsed().as_secs_f64()));
     }
@@ -65,10 +65,10 @@ fn read(file: &Path) -> Result<Scenario, CliError> {
         std::fs::read_to_string(file).map_err(|error| sources::unreadable(file, error))?
     };
     let folder = file.parent().unwrap_or(Path::new(""));
-    damper_sim::file::read(&text, &|which| manifests(folder, which)).map_err(|faults| told(file, &faults))
+    damper_sim::file::read(&text, &|which| manifests(folder, which)).map_err(|faults| invalid(file, &faults))
 }
 
-fn told(file: &Path, faults: &Faults) -> CliError {
+fn invalid(file: &Path, faults: &Faults) -> CliError {
     let fault = |fault: &damper_core::Fault| match fault.path.as_str() {
         "" => format!("{}: {}", file.display(), fault.problem),
         path => format!("{}: {path}: {}", file.display(), fault.problem),

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_strategy_has_its_charts_and_names_can_not_break_the_picture() {
+    fn strategies_have_charts_and_names_are_escaped() {
         let method = Method {
             name: "a.B/C".to_owned(),
             time: Spread::Fixed(Duration::from_millis(1)),

@@ -53,8 +53,8 @@ fn time_to_live(text: &str) -> Result<TimeToLive, String> {
     if text == "never" {
         return Ok(TimeToLive::Ever);
     }
-    let said = humantime::parse_duration(text);
-    said.map(TimeToLive::For).map_err(|_| "must be a duration such as 90d, or never".to_owned())
+    let time = humantime::parse_duration(text);
+    time.map(TimeToLive::For).map_err(|_| "must be a duration such as 90d, or never".to_owned())
 }
 
 /// Creates a token.
@@ -80,8 +80,8 @@ pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), CliEr
     let kept =
         file.as_deref().filter(|_| !change.dry_run).map(|file| Kept::new(file, replace)).transpose()?;
     let mut response = client.answer_in(client.tokens.clone().create_token(request), &in_options).await?;
-    let is_told = !response.secret.is_empty();
-    if let Some(kept) = kept.filter(|_| is_told) {
+    let is_new = !response.secret.is_empty();
+    if let Some(kept) = kept.filter(|_| is_new) {
         kept.write(&std::mem::take(&mut response.secret))?;
     }
     let secret = || if response.secret.is_empty() { String::new() } else { format!("{}\n", response.secret) };
@@ -91,7 +91,7 @@ pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), CliEr
     }
     let token = response.token.clone().unwrap_or_default();
     let what = format!("{} {}, valid until {}", role_name(token.role()), token.name, end(token.expires_at));
-    match (change.dry_run, is_told) {
+    match (change.dry_run, is_new) {
         (true, _) => print_message(format_args!("{} (dry run: nothing was changed)", printable(&what))),
         (_, false) => print_message(format_args!(
             "{}: this request was completed before; its token {} is not shown again",
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_told_at_the_option_it_came_from() {
+    fn fault_names_its_option() {
         assert_eq!(in_options("scope.callers[2]"), "--caller [2]");
         assert_eq!(in_options("time_to_live"), "--ttl");
         assert_eq!(in_options("options.reason"), "--reason");

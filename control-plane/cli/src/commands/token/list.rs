@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_without_an_end_and_one_that_is_over_are_told_apart() {
+    fn endless_and_expired_tokens_differ() {
         let token = |name: &str, expires_at: Option<i64>| v1::Token {
             id: "0123456789abcdef".to_owned(),
             name: name.to_owned(),

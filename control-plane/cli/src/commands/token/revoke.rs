@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_token_that_is_given_as_an_id_only_the_id_is_told_back() {
+    fn token_in_place_of_an_id_is_not_repeated() {
         let secret = "ab".repeat(32);
         let told = whole_token(&format!("0123456789abcdef_{secret}"));
         assert!(told.ends_with("damper token revoke 0123456789abcdef"), "{told}");
