@@ -65,10 +65,10 @@ pub fn read(text: &str, manifests: &ReadManifests<'_>) -> Result<Scenario, Fault
         let lacks =
             |list: &str, path: &str| path.strip_prefix(list).is_some_and(|rest| rest.starts_with('['));
         for fault in found.iter() {
-            let is_told = |known: &damper_core::Fault| {
+            let is_reported = |known: &damper_core::Fault| {
                 below(&fault.path, &known.path) || lacks(&fault.path, &known.path)
             };
-            let of_stand_in = faults.iter().any(is_told);
+            let of_stand_in = faults.iter().any(is_reported);
             if !of_stand_in {
                 faults.add(&fault.path, &fault.problem);
             }

@@ -95,7 +95,6 @@ pub struct Service {
     pub full_cost: Ratio,
     /// A worker is busy until the response, including calls to other services, as with a thread per request.
     /// False: only during the method's own work.
-    /// thread per request. False: only for the method's own work.
     pub holds_worker: bool,
     /// Work is stopped when its caller gives up. False: it continues, unused.
     pub cancellable: bool,
@@ -126,7 +125,6 @@ pub struct Method {
     pub time: Spread,
     /// Calls after its own work: stages in sequence, the calls of a stage at once. The first failure ends the
     /// method with the same code, and cancels concurrent calls.
-    /// first that fails ends the method with the same code, and the calls beside it.
     pub calls: Vec<Vec<Target>>,
 }
 
@@ -152,11 +150,9 @@ pub struct Load {
     pub timeout: Option<Duration>,
     /// Callers without a retry layer in all strategies, as browsers: they send once, and disconnect at their
     /// timeout without sending it.
-    /// at their timeout without having told it to anybody.
     pub bare: bool,
     /// Lifetime of each process, after which another one without memory takes its place; starts are spread
     /// evenly over this time. Calls in flight end in the old process. `None`: unlimited.
-    /// that they are spread evenly over this time. Calls under way end in the old one. None: they live for ever.
     pub restart: Option<Duration>,
     /// Arrivals of requests.
     pub arrivals: Arrivals,
@@ -248,7 +244,6 @@ pub enum FaultKind {
         share: Ratio,
     },
     /// Instances are down: requests there fail, and new ones cannot connect. Instances return without memory.
-    /// back without memory.
     Crash,
     /// Instances have this number of workers; with 0 requests only wait.
     Workers {

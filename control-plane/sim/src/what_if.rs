@@ -8,7 +8,6 @@
 //! processes is simulated with some of them, each with its own state. A fast process is simulated as a slower
 //! one, since shares do not depend on the rate; so the single token of a small caller and the minimum of a
 //! budget weigh a little more than in production. That keeps a response below 200 ms at any traffic.
-//! minimum weigh a little more than they will. That keeps an answer below 200 ms whatever the route carries.
 
 use std::time::Duration;
 

@@ -60,13 +60,13 @@ fn describe(command: &Command, above: &str, text: &mut String) {
 
 /// Returns flags and arguments of a command as lists; global ones once.
 fn arguments(command: &Command) -> (String, String) {
-    let told = |arg: &&Arg| {
+    let listed = |arg: &&Arg| {
         let id = arg.get_id();
         let everywhere = arg.is_global_set() && command.get_name() != "damper";
         !arg.is_hide_set() && id != "help" && id != "version" && !everywhere
     };
     let (words, flags): (Vec<&Arg>, Vec<&Arg>) =
-        command.get_arguments().filter(told).partition(|arg| arg.is_positional());
+        command.get_arguments().filter(listed).partition(|arg| arg.is_positional());
     let list = |args: Vec<&Arg>| args.into_iter().map(line).collect::<String>();
     (list(flags), list(words))
 }

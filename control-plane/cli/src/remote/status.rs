@@ -90,16 +90,16 @@ pub(crate) async fn looked_into(
     begun: Instant,
 ) -> Fault {
     let within = FOUND_OUT_WITHIN.saturating_sub(begun.elapsed()).min(LOOK_WITHIN);
-    let told = match within.is_zero() {
+    let cause = match within.is_zero() {
         true => None,
         false => probe::ask(&peer.access, &peer.uri, within).await,
     };
-    fault(peer, told.or_else(|| problem::of(error)), error)
+    fault(peer, cause.or_else(|| problem::of(error)), error)
 }
 
-fn fault(peer: &Peer, told: Option<String>, error: &(dyn std::error::Error + 'static)) -> Fault {
-    let is_known = told.is_some();
-    let why = told.map_or_else(|| root_of(error), |told| with_flags(&told));
+fn fault(peer: &Peer, cause: Option<String>, error: &(dyn std::error::Error + 'static)) -> Fault {
+    let is_known = cause.is_some();
+    let why = cause.map_or_else(|| root_of(error), |cause| with_flags(&cause));
     Fault { text: format!("cannot reach {}: {why}", peer.address), is_known }
 }
 

@@ -277,7 +277,7 @@ impl World<'_> {
 
     /// The application cancels a call. The ledger records it if the deadline passed, not if the caller is
     /// gone.
-    pub(super) fn give_up(&mut self, key: CallKey, is_told: bool) {
+    pub(super) fn give_up(&mut self, key: CallKey, is_reported: bool) {
         let now = self.now();
         let Some(call) = self.calls.get_mut(key) else { return };
         let finish = match (&mut call.deciding, &self.routes[call.route]) {
@@ -286,7 +286,7 @@ impl World<'_> {
             _ => unreachable!("a call is of its route's kind"),
         };
         let Some(finish) = finish else { return };
-        if is_told {
+        if is_reported {
             return self.finished(key, &finish);
         }
         let Some(call) = self.calls.remove(key) else { return };
