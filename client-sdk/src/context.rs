@@ -1,8 +1,9 @@
-//! What the calls made in serving one request share: the chain's flags and the deadline.
+//! Context of a request being served: the chain's flags and the deadline, shared by the calls made in serving
+//! it.
 //!
-//! The server layer makes a context for each request, runs the handler inside it and puts it into the
-//! request's extensions. Client layers find it there or in the task. A spawned task starts without one:
-//! [`spawn`] and [`Context::scope`] carry it over.
+//! The server layer creates a context per request, runs the handler in it and adds it to the request's
+//! extensions. Client layers find it there or in the task. A spawned task starts without one: [`spawn`] and
+//! [`Context::scope`] carry it over.
 
 use std::fmt;
 use std::future::Future;
@@ -20,12 +21,12 @@ tokio::task_local! {
     static CURRENT: Context;
 }
 
-/// The context of a request that is being served. Clones are the same context.
+/// Context of a request being served. Clones share it.
 ///
 /// ```
 /// async fn handler() {
 ///     if let Some(context) = damper_sdk::Context::current() {
-///         println!("repeated: {}, time left: {:?}", context.is_retry(), context.time_left());
+///         println!("retry: {}, time left: {:?}", context.is_retry(), context.time_left());
 ///     }
 /// }
 /// ```
@@ -42,31 +43,31 @@ impl Context {
         Self(Arc::new(Inner { chain: chain::RequestContext::new(flag, deadline), clock }))
     }
 
-    /// The context of the request that this task is serving; none outside the server layer.
+    /// Returns the context of the request that this task serves; `None` outside the server layer.
     #[must_use]
     pub fn current() -> Option<Self> {
         CURRENT.try_with(Self::clone).ok()
     }
 
-    /// True if the request is a repeat: a layer above had sent it before.
+    /// Returns true if the request is a retry sent by a service upstream.
     #[must_use]
     pub fn is_retry(&self) -> bool {
         self.0.chain.flag().is_some()
     }
 
-    /// Until when the request must be answered; none if the caller did not say.
+    /// Returns the deadline of the request; `None` if the caller set none.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.0.clock.instant(self.0.chain.deadline()?)
     }
 
-    /// How long the caller still waits; none if it did not say.
+    /// Returns the time left until the deadline; `None` if the caller set none.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
         Some(self.0.chain.deadline()?.since(self.0.clock.now()))
     }
 
-    /// Runs a future inside this context.
+    /// Runs a future in this context.
     ///
     /// ```
     /// # async fn work() {}
@@ -87,19 +88,19 @@ impl Context {
         &self.0.chain
     }
 
-    /// The request must not be repeated by the layers above, whatever error it is answered with.
+    /// Asks upstream services not to retry the request, whatever error the response has.
     pub fn mark_final(&self) {
         self.0.chain.mark_final();
     }
 
-    /// The calls of this request that failed so far have nothing to do with its answer, so an error does not tell the
-    /// layers above to stop. An error with a code that none of them failed with does not do so anyway, but for
-    /// UNAVAILABLE and DEADLINE_EXCEEDED, which may be made of any failure.
+    /// Declares the failed calls of this request so far irrelevant to its response, so that an error response
+    /// does not ask upstream services to stop retrying. A response code that none of those calls failed with
+    /// has no effect anyway, except UNAVAILABLE and DEADLINE_EXCEEDED, which may stand for any failure.
     pub fn forget_failures(&self) {
         self.0.chain.forget_failures();
     }
 
-    /// A call that was made in serving the request ended so, with one of these codes as its caller sees it.
+    /// Records the end of a call made in serving the request, with the codes that its caller may see.
     pub(crate) fn call_ended(&self, route: &Route, finish: &Finish, codes: CodeSet) {
         if finish.marks_context {
             self.0.chain.mark_no_more_retry(codes);
@@ -119,10 +120,10 @@ impl fmt::Debug for Context {
     }
 }
 
-/// A future that runs inside a [`Context`].
+/// A future that runs in a [`Context`].
 pub type Scope<F> = TaskLocalFuture<Context, F>;
 
-/// Spawns a task that goes on in the present context, if there is one.
+/// Spawns a task in the current context, if there is one.
 ///
 /// ```
 /// # async fn work() -> u32 { 7 }

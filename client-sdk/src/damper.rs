@@ -1,4 +1,4 @@
-//! The handle that a service holds: connect, layers, readiness, status, shutdown.
+//! The handle of a service: connect, layers, readiness, status, shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::server::ServerLayer;
 
 /// Damper in this process, as one service.
 ///
-/// Clones are the same one. Keep one for as long as the process serves: dropping the last ends the work in
-/// the background; the layers stay, with the rules that were in force by then.
+/// Clones share one instance. Keep one as long as the process serves: dropping the last ends the background
+/// task. The layers continue with the rules then in force.
 ///
 /// ```no_run
 /// # async fn start() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,7 +27,7 @@ use crate::server::ServerLayer;
 /// let to_inventory = damper.client_layer("inventory")?;
 /// let server_layer = damper.server_layer();
 /// # drop((to_inventory, server_layer));
-/// // serve, and then:
+/// // After serving:
 /// damper.shutdown().await;
 /// # Ok(())
 /// # }
@@ -38,26 +38,27 @@ pub struct Damper {
     rules: Rules,
 }
 
-/// Where the rules come from.
+/// Source of the rules.
 #[derive(Clone, Debug)]
 enum Rules {
     Followed(Arc<Control>),
-    /// As many as were given when it was made.
+    /// The number of rules.
     Fixed(usize),
 }
 
 impl Damper {
-    /// Begins to follow the control plane, in the background of the present tokio runtime. Never waits: until
-    /// rules arrive nothing is retried, or the last known good ones apply, see [`Options::state_dir`].
+    /// Starts to follow the control plane, in the background of the current tokio runtime, and returns at
+    /// once. Until rules arrive nothing is retried, or the rules of the state file apply, see
+    /// [`Options::state_dir`].
     ///
     /// # Errors
-    /// Everything that is wrong with the options and variables, at once; also if there is no tokio runtime.
-    /// Not if the control plane is away.
+    /// All problems of the options and variables together, or there is no tokio runtime. A control plane that
+    /// is unavailable is no error.
     pub fn connect(options: Options) -> Result<Self, Faults> {
         let mut faults = Faults::none();
         let settings = options.resolve().map_err(|found| faults.nest("", found)).ok();
         let runtime = Handle::try_current()
-            .map_err(|_| faults.add("runtime", "there is none: connect from within a tokio runtime"))
+            .map_err(|_| faults.add("runtime", "required; call `connect` within a tokio runtime"))
             .ok();
         let (Some(settings), Some(runtime)) = (settings, runtime) else {
             return Err(faults);
@@ -68,10 +69,10 @@ impl Damper {
         Ok(Self { engine, rules: Rules::Followed(Arc::new(control)) })
     }
 
-    /// Damper without rules and without a control plane: calls pass. For tests, and for a service that goes on
-    /// where [`connect`](Self::connect) fails.
+    /// Returns Damper without rules and control plane: calls pass unchanged. For tests, and for services that
+    /// continue if [`connect`](Self::connect) fails.
     ///
-    /// It reads no variable, starts nothing in the background and needs no runtime.
+    /// Reads no variables, starts no background task and needs no runtime.
     ///
     /// ```
     /// let damper = damper_sdk::Damper::off();
@@ -82,11 +83,11 @@ impl Damper {
         Self::with_table("off", Table::default())
     }
 
-    /// Damper with these rules and guards for as long as it lives, and no control plane: for tests of what a handler
-    /// does under a rule. The manifests are those that `damper apply` takes; `service` is the caller in their keys, in
-    /// the cluster `default`.
+    /// Returns Damper with fixed rules and guards, without a control plane, to test how a handler behaves
+    /// under a rule. The manifests have the format of `damper apply`. `service` is the caller in their keys,
+    /// in the cluster `default`.
     ///
-    /// It reads no variable and starts nothing in the background.
+    /// Reads no variables and starts no background task.
     ///
     /// ```
     /// let rule = r#"
@@ -100,7 +101,7 @@ impl Damper {
     /// ```
     ///
     /// # Errors
-    /// Everything that is wrong with the name and the manifests, at once.
+    /// All problems of the name and the manifests together.
     #[cfg(feature = "manifest")]
     pub fn fixed(service: &str, manifests: &str) -> Result<Self, Faults> {
         use damper_core::key;
@@ -131,25 +132,26 @@ impl Damper {
         Self { engine, rules: Rules::Fixed(rules) }
     }
 
-    /// A layer for a channel to the service of this name, which is how that service names itself.
+    /// Returns a layer for channels to the service of this name, which must be the name that the service
+    /// itself uses.
     ///
     /// # Errors
-    /// What is wrong with the name.
+    /// The problem with the name.
     pub fn client_layer(&self, callee_service: &str) -> Result<ClientLayer, Faults> {
         let callee = self.engine.callee(callee_service)?;
         Ok(ClientLayer::new(Arc::clone(&self.engine), callee))
     }
 
-    /// A layer for the server of this process; the outermost one.
+    /// Returns the layer for the server of this process. It must be the outermost layer.
     #[must_use]
     pub fn server_layer(&self) -> ServerLayer {
         ServerLayer::new(Arc::clone(&self.engine))
     }
 
-    /// Waits until live rules are in force, at most this long. A service need not wait: it works without.
+    /// Waits until live rules are in force, at most this long. Optional: a service works without.
     ///
     /// # Errors
-    /// They did not arrive; what it runs on instead.
+    /// The rules did not arrive; contains the status.
     pub async fn ready(&self, within: Duration) -> Result<(), NotReady> {
         match &self.rules {
             Rules::Followed(control) => control.ready(within).await,
@@ -157,7 +159,7 @@ impl Damper {
         }
     }
 
-    /// What this process runs on at present.
+    /// Returns the current status.
     #[must_use]
     pub fn status(&self) -> Status {
         match &self.rules {
@@ -166,25 +168,25 @@ impl Damper {
         }
     }
 
-    /// Shows what has happened on each route that this process calls: callee service, callee method, counters
-    /// since the process started. For a service's own metrics; the control plane has the same figures.
+    /// Calls `show` for each route that this process calls: callee service, callee method, counters since the
+    /// process started. For a service's own metrics; the control plane has the same statistics.
     pub fn for_each_route(&self, mut show: impl FnMut(&str, &str, &Counters)) {
         self.engine.for_each_route(|service, method, route| show(service, method, &route.state().counters));
     }
 
-    /// Shows the kills in force in this process, and what is left of their time: for a service's own health page.
+    /// Calls `show` for each kill in force with its time left, for a service's own health page.
     pub fn for_each_kill(&self, show: impl FnMut(&Kill, Duration)) {
         self.engine.for_each_kill(show);
     }
 
-    /// Shows what has arrived at each method that this process serves: first sends, repeats by who made them,
-    /// repeats refused, since the process started. Nothing without a [server layer](Self::server_layer).
+    /// Calls `show` for each method that this process serves: first attempts, retries by origin and retries
+    /// rejected since the process started. Empty without a [server layer](Self::server_layer).
     pub fn for_each_served(&self, show: impl FnMut(&str, &Served)) {
         self.engine.methods().for_each(show);
     }
 
-    /// Sends a last report, closes the stream and ends the work in the background, for all clones. Takes at
-    /// most a few seconds, whatever the control plane does.
+    /// Sends a last report, closes the stream and ends the background task, for all clones. Takes a few
+    /// seconds at most, even if the control plane is unavailable.
     pub async fn shutdown(&self) {
         if let Rules::Followed(control) = &self.rules {
             control.shutdown().await;

@@ -1,11 +1,11 @@
-//! The latest calls of a route that did not end well, until they are reported.
+//! The latest failed calls of a route, until they are reported.
 //!
-//! A call that ends well touches nothing here. Of those that do not, at most [`PER_SECOND`] of a route are taken in
-//! each second of the process's clock: every further one costs one relaxed load, however many fail. Whoever finds
-//! the place taken leaves its call out rather than wait. What is kept is bounded twice: [`MAX_CALLS`] of a route, and
-//! [`MAX_BYTES`] of all routes together.
+//! A successful call touches nothing here. At most [`PER_SECOND`] failed calls of a route are recorded per
+//! second of the process's clock; each further one costs a relaxed load. If the lock is taken, the call is
+//! skipped rather than waited for. Two limits apply: [`MAX_CALLS`] per route and [`MAX_BYTES`] for all
+//! routes.
 //!
-//! They show operators examples; what counts are the counters of `damper_core`.
+//! The calls are examples for operators; exact numbers are in the counters of `damper_core`.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -16,11 +16,11 @@ use std::time::{Duration, SystemTime};
 use damper_core::failed_call::{ID_DIGITS, MAX_CALLS, is_id};
 use damper_core::{Code, Ending, Time};
 
-/// The most calls of a route that are taken in one second.
+/// Limit of calls recorded per route and second.
 const PER_SECOND: u64 = 5;
-/// The most bytes that calls of all routes take while they wait: 4,000 usual ones of three attempts.
+/// Limit of bytes for all routes: about 4,000 calls of three attempts.
 const MAX_BYTES: usize = 2 << 20;
-/// The gate's word: the second above, the number of calls taken in it below.
+/// Layout of the gate: the second in the upper bits, the number of calls recorded in it in the lower bits.
 const COUNT_BITS: u32 = 8;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
@@ -28,37 +28,37 @@ const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 #[derive(Clone, Debug)]
 pub(crate) struct FailedCall {
     pub(crate) ending: Ending,
-    /// What the application got.
+    /// Code that the application got.
     pub(crate) code: Code,
     pub(crate) ended_at: SystemTime,
     pub(crate) latency: Duration,
-    /// In the order they were sent, at most `failed_call::MAX_ATTEMPTS`.
+    /// In the order of sending, at most `failed_call::MAX_ATTEMPTS`.
     pub(crate) attempts: Vec<FailedAttempt>,
-    /// Sends in all.
+    /// Total number of attempts.
     pub(crate) sends: u32,
-    /// None if it has neither.
+    /// `None` if it has no id.
     pub(crate) ids: Option<Box<Ids>>,
 }
 
-/// What tells a call from others, beyond this process.
+/// Ids of a call that are valid beyond this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ids {
     pub(crate) trace: Option<HexId>,
     pub(crate) call: Option<HexId>,
 }
 
-/// One send of such a call.
+/// An attempt of a failed call.
 #[derive(Clone, Debug)]
 pub(crate) struct FailedAttempt {
-    /// As the engine counts; a transparent resend has the number of what it replaces.
+    /// Number of the engine; a transparent resend has the number of the attempt that it replaces.
     pub(crate) number: u32,
-    /// From the beginning of the call.
+    /// Time from the beginning of the call.
     pub(crate) sent_after: Duration,
-    /// Until it ended; none if the call ended before it.
+    /// Time until its end; `None` if the call ended before.
     pub(crate) took: Option<Duration>,
     pub(crate) code: Code,
     pub(crate) hedge: bool,
-    /// At most `failed_call::MAX_DETAIL_BYTES`, in words of this process.
+    /// At most `failed_call::MAX_DETAIL_BYTES`, without text of the peer.
     pub(crate) detail: Cow<'static, str>,
 }
 
@@ -67,20 +67,20 @@ pub(crate) struct FailedAttempt {
 pub(crate) struct HexId([u8; ID_DIGITS]);
 
 impl Ids {
-    /// None if there is no id.
+    /// Returns `None` if there is no id.
     pub(crate) fn kept(self) -> Option<Box<Self>> {
         self.trace.or(self.call).map(|_| Box::new(self))
     }
 }
 
 impl HexId {
-    /// None if the value is anything else: an application's own words are not for operators.
+    /// Returns `None` for any other value: texts of the application are not for operators.
     pub(crate) fn read(value: &[u8]) -> Option<Self> {
         value.try_into().ok().filter(|digits: &[u8; ID_DIGITS]| is_id(digits)).map(Self)
     }
 
-    /// The trace id of a `traceparent` (W3C Trace Context): `00-<trace id>-<parent id>-<flags>`, and whatever later
-    /// versions append. One of zeros only is none.
+    /// Returns the trace id of a `traceparent` (W3C Trace Context): `00-<trace id>-<parent id>-<flags>`, and
+    /// additions of later versions. An id of zeros is invalid.
     pub(crate) fn of_traceparent(value: &[u8]) -> Option<Self> {
         const VERSION: usize = 2;
         let (version, rest) = value.split_at_checked(VERSION)?;
@@ -106,7 +106,7 @@ impl FailedCall {
     }
 }
 
-/// What the calls of all routes take.
+/// Bytes used by the failed calls of all routes.
 #[derive(Debug, Default)]
 pub(crate) struct FailureQuota(AtomicUsize);
 
@@ -121,11 +121,11 @@ impl FailureQuota {
     }
 }
 
-/// Those of one route.
+/// The failed calls of one route.
 #[derive(Debug)]
 pub(crate) struct Failures {
     gate: AtomicU64,
-    /// The latest last.
+    /// Latest last.
     latest: Mutex<VecDeque<FailedCall>>,
     room: Arc<FailureQuota>,
 }
@@ -135,17 +135,17 @@ impl Failures {
         Self { gate: AtomicU64::new(0), latest: Mutex::default(), room }
     }
 
-    /// Those of another route, within the same room.
+    /// Returns those of another route, within the same quota.
     pub(crate) fn of_another_route(&self) -> Self {
         Self::new(Arc::clone(&self.room))
     }
 
-    /// False while enough have been taken: what a call would tell need not be gathered.
+    /// Returns false while the limit is reached: then nothing need be recorded.
     pub(crate) fn has_room_at(&self, now: Time) -> bool {
         after_one_more(self.gate.load(Ordering::Relaxed), now).is_some()
     }
 
-    /// Takes a call, unless enough have been taken or the place is taken this very moment.
+    /// Records a call, unless the limit is reached or the lock is taken.
     pub(crate) fn put(&self, now: Time, call: impl FnOnce() -> FailedCall) {
         let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
         if self.gate.fetch_update(set, get, |gate| after_one_more(gate, now)).is_err() {
@@ -162,24 +162,24 @@ impl Failures {
             let Some(oldest) = latest.pop_front() else { return };
             self.room.give_back(oldest.bytes());
         }
-        // Many routes fail once between two reports: the first has a place of its own, with the second come all.
+        // Many routes have one failure between two reports: space for one at first, for all with the second.
         let places = if latest.is_empty() { 1 } else { MAX_CALLS };
         let further = places.saturating_sub(latest.len());
         latest.reserve_exact(further);
         latest.push_back(call);
     }
 
-    /// All that wait, the latest last.
+    /// Takes all recorded calls, latest last.
     pub(crate) fn take(&self) -> VecDeque<FailedCall> {
-        // Nothing below leaves them half changed.
+        // No code below leaves the list inconsistent.
         let taken = std::mem::take(&mut *self.latest.lock().unwrap_or_else(PoisonError::into_inner));
         self.room.give_back(taken.iter().map(FailedCall::bytes).sum());
         taken
     }
 }
 
-/// The gate's word with one more call in this second; none if that is too many. A thread whose present is late counts
-/// in the second that has begun.
+/// Returns the gate with one more call in this second; `None` if that exceeds the limit. A thread with an
+/// older time counts in the latest second.
 fn after_one_more(gate: u64, now: Time) -> Option<u64> {
     let second = (now.as_micros() / 1_000_000) << COUNT_BITS;
     let gate = gate.max(second);

@@ -1,4 +1,4 @@
-//! The headers that this crate reads and writes, by the names that `damper-core` gives them.
+//! Headers that this crate reads and writes, with the names from `damper-core`.
 
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ pub(crate) static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status
 pub(crate) static DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 pub(crate) static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// Up to so many names it is quicker to look through all of them than to hash the one that is sought.
+/// Up to this number of names, a scan is faster than hashing.
 const FEW: usize = 8;
 
-/// A header's first value as it arrived.
+/// Returns the first value of a header.
 pub(crate) fn bytes<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
     let value = if headers.keys_len() <= FEW {
         headers.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
@@ -37,7 +37,7 @@ pub(crate) fn bytes<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a
     value.map(HeaderValue::as_bytes)
 }
 
-/// The same of several headers, which are usually not there.
+/// Returns the first values of several headers, which are usually absent.
 pub(crate) fn each<'a, const N: usize>(
     headers: &'a HeaderMap,
     names: [&HeaderName; N],
@@ -49,20 +49,20 @@ pub(crate) fn each<'a, const N: usize>(
     names.map(|name| bytes(headers, name))
 }
 
-/// The fields of a request that may mark it as a repeat.
+/// Returns the fields that may mark a request as a retry.
 pub(crate) fn marks(headers: &HeaderMap) -> RepeatMarks<'_> {
     let baggage = Baggage::read(headers.get_all(&BAGGAGE).iter().map(HeaderValue::as_bytes));
     RepeatMarks {
         retry: bytes(headers, &RETRY),
-        // The wall clock is read only where baggage says something.
+        // The wall clock is read only if baggage has the flag.
         baggage: baggage.and_then(|baggage| baggage.holding_at(clock::unix_ms())),
         previous_attempts: bytes(headers, &PREVIOUS_ATTEMPTS),
         envoy_attempt_count: bytes(headers, &ENVOY_ATTEMPT_COUNT),
     }
 }
 
-/// Takes off whatever may mark a request as a repeat, and the key by which handlers tell repeats: one that a stranger
-/// chose could be another call's.
+/// Removes all fields that may mark a request as a retry, and the call id by which handlers detect retries:
+/// an id from an untrusted client could be that of another call.
 pub(crate) fn drop_marks(headers: &mut HeaderMap) {
     for name in [&RETRY, &PREVIOUS_ATTEMPTS, &ENVOY_ATTEMPT_COUNT, &CALL_ID] {
         headers.remove(name);
@@ -70,7 +70,7 @@ pub(crate) fn drop_marks(headers: &mut HeaderMap) {
     drop_baggage(headers);
 }
 
-/// Takes our member out of a request's baggage; all else of it stays.
+/// Removes Damper's member from a request's baggage.
 pub(crate) fn drop_baggage(headers: &mut HeaderMap) {
     let values = headers.get_all(&BAGGAGE).iter().map(HeaderValue::as_bytes);
     if Baggage::is_in(values) {
@@ -79,8 +79,8 @@ pub(crate) fn drop_baggage(headers: &mut HeaderMap) {
     }
 }
 
-/// Puts the flag into a request's baggage, in place of the one that may be there. It holds for as long as the
-/// call has time; one without a deadline, for the grace that a receiver gives.
+/// Puts the flag into a request's baggage, replacing a previous one. It is valid for the time left of the
+/// call; without a deadline, for the grace period of the receiver.
 pub(crate) fn put_baggage(headers: &mut HeaderMap, retry: u32, time_left: Option<Duration>) {
     let left_ms = time_left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
     let until = clock::unix_ms().saturating_add(left_ms);
@@ -92,12 +92,11 @@ pub(crate) fn put_baggage(headers: &mut HeaderMap, retry: u32, time_left: Option
     replace_baggage(headers, values);
 }
 
-/// The values of the baggage headers without our member, in their order; those that held nothing else are
-/// left out.
+/// Returns the values of the baggage headers without Damper's member, in order and without empty ones.
 fn baggage_without(headers: &HeaderMap) -> Vec<HeaderValue> {
     let without = |value: &HeaderValue| match chain::baggage_without(value.as_bytes()) {
         None => Some(value.clone()),
-        // What is left of a header value is one.
+        // The rest of a header value is a valid one.
         Some(rest) => HeaderValue::from_bytes(&rest).ok().filter(|rest| !rest.is_empty()),
     };
     headers.get_all(&BAGGAGE).iter().filter_map(without).collect()
@@ -110,10 +109,10 @@ fn replace_baggage(headers: &mut HeaderMap, values: Vec<HeaderValue>) {
     }
 }
 
-/// The fields of headers or trailers that carry a status.
+/// Returns the status fields of headers or trailers.
 pub(crate) fn status_fields(headers: &HeaderMap) -> StatusFields<'_> {
     let grpc_status = bytes(headers, &GRPC_STATUS);
-    // Almost no answer does, and looking through its few names is quicker than looking for three of them.
+    // Few responses have them, and one scan is faster than three lookups.
     if !headers.keys().any(|name| classify::is_hop_by_hop(name.as_str())) {
         return StatusFields { grpc_status, ..StatusFields::default() };
     }
@@ -126,12 +125,13 @@ pub(crate) fn status_fields(headers: &HeaderMap) -> StatusFields<'_> {
     }
 }
 
-/// A random key that all attempts of a call carry. One that the application gave stays.
+/// Adds a random id that all attempts of a call carry. An id of the application stays.
 pub(crate) fn put_call_id(headers: &mut HeaderMap) {
     if headers.contains_key(&CALL_ID) {
         return;
     }
-    // A key that two calls share makes a handler drop one of them, so it is not left to a generator with 64 bits.
+    // Two calls with the same id could make a handler drop one of them, so a generator with 64 bits is not
+    // enough.
     let mut bits = [0; 16];
     let drawn = getrandom::fill(&mut bits);
     let bits = drawn.map_or_else(|_| fastrand::u128(..), |()| u128::from_ne_bytes(bits));
@@ -140,8 +140,8 @@ pub(crate) fn put_call_id(headers: &mut HeaderMap) {
     headers.insert(&CALL_ID, id);
 }
 
-/// Takes off what an answer said about retries to this hop only, and status details that are not base64: tonic
-/// panics on those when it makes a status of the answer, which no peer may cause.
+/// Removes retry fields that are meant for this hop only, and status details that are not base64: tonic
+/// panics on those, and no peer may cause that.
 pub(crate) fn clean(headers: &mut HeaderMap) {
     if !headers.keys().any(|name| classify::is_hop_by_hop(name.as_str()) || name == DETAILS) {
         return;
@@ -154,7 +154,7 @@ pub(crate) fn clean(headers: &mut HeaderMap) {
     }
 }
 
-/// True if tonic can decode every one of them.
+/// Returns true if tonic can decode all of them.
 fn are_details_readable(headers: &HeaderMap) -> bool {
     let mut details = HeaderMap::new();
     for value in headers.get_all(&DETAILS) {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_member_is_taken_out_of_any_of_several_headers_and_all_else_stays() {
+    fn only_the_own_baggage_member_is_removed() {
         let check = |before: &[&str], after: &[&str]| {
             let mut headers = with_baggage(before);
             drop_baggage(&mut headers);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_member_put_in_is_the_only_one_and_marks_the_request() {
+    fn an_added_member_is_unique_and_marks_the_request() {
         for before in [&[][..], &["a=1"], &["a=1", "damper.retry=9;until=9999999999999", "c=3"]] {
             let mut headers = with_baggage(before);
             put_baggage(&mut headers, 2, Some(Duration::from_secs(5)));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_member_holds_as_long_as_the_call_and_a_grace_for_clocks_that_differ() {
+    fn the_member_is_valid_for_the_call_and_a_grace_period() {
         let flag = |until: u64| marks(&with_baggage(&[&format!("damper.retry=3;until={until}")])).flag();
         let now = clock::unix_ms();
         assert_eq!(flag(now + 5_000), Some(3));

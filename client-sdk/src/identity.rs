@@ -1,9 +1,8 @@
-//! Who this process says it is: service, cluster, instance.
+//! Identity of this process: service, cluster, instance.
 //!
-//! A name given in code wins over `DAMPER_*` variables, and those over OpenTelemetry's, which most services
-//! set already. Nothing is guessed where a wrong guess would put a process under another's rules: a service
-//! without a name is refused. The environment comes in as a function, so that nothing here depends on
-//! variables of the whole process.
+//! A name set in code has priority over `DAMPER_*` variables, and those over OpenTelemetry's, which most
+//! services set. A service without a name is an error: a guess could apply another service's rules. The
+//! environment is passed as a function, so that tests do not depend on process variables.
 //!
 //! Source of the variables: OpenTelemetry's specification of SDK environment variables and of the resource
 //! attributes `service.name` and `service.instance.id`.
@@ -15,39 +14,43 @@ const SERVICE: &str = "DAMPER_SERVICE";
 const CLUSTER: &str = "DAMPER_CLUSTER";
 const OTEL_SERVICE: &str = "OTEL_SERVICE_NAME";
 const OTEL_ATTRIBUTES: &str = "OTEL_RESOURCE_ATTRIBUTES";
-/// The cluster of processes that do not say theirs.
+/// Cluster of processes that set none.
 pub(crate) const DEFAULT_CLUSTER: &str = "default";
 
-/// Who this process says it is.
+/// Identity of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) service: String,
     pub(crate) cluster: String,
-    /// This process, among all of its service.
+    /// Unique among the processes of the service.
     pub(crate) instance: String,
 }
 
-/// What was said in code.
+/// Names set in code.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct CodeIdentity {
     pub(crate) service: Option<String>,
     pub(crate) cluster: Option<String>,
     pub(crate) instance: Option<String>,
 }
 
 impl Identity {
-    /// Decides each name by the first source that has one. What is wrong is noted under the name of the
-    /// source it came from; the result is meaningless then.
-    pub(crate) fn resolve(said: &Said, env: &dyn Fn(&str) -> Option<String>, faults: &mut Faults) -> Self {
+    /// Takes each name from the first source that has one. Faults are added under the name of the source; the
+    /// result is then meaningless.
+    pub(crate) fn resolve(
+        names: &CodeIdentity,
+        env: &dyn Fn(&str) -> Option<String>,
+        faults: &mut Faults,
+    ) -> Self {
         let attribute = |name| attribute(&env(OTEL_ATTRIBUTES)?, name);
-        let service = given("service", said.service.as_deref())
+        let service = given("service", names.service.as_deref())
             .or_else(|| variable(SERVICE, env))
             .or_else(|| variable(OTEL_SERVICE, env))
             .or_else(|| Some((format!("{OTEL_ATTRIBUTES} service.name"), attribute("service.name")?)));
-        let cluster = given("cluster", said.cluster.as_deref())
+        let cluster = given("cluster", names.cluster.as_deref())
             .or_else(|| variable(CLUSTER, env))
             .unwrap_or_else(|| ("cluster".to_owned(), DEFAULT_CLUSTER.to_owned()));
-        let instance = given("instance_id", said.instance.as_deref()).or_else(|| {
+        let instance = given("instance_id", names.instance.as_deref()).or_else(|| {
             let path = format!("{OTEL_ATTRIBUTES} service.instance.id");
             Some((path, attribute("service.instance.id")?))
         });
@@ -77,30 +80,30 @@ impl From<&Identity> for v1::Identity {
 
 fn no_service() -> String {
     format!(
-        "is not known: pass it to Options::service, or set {SERVICE}, {OTEL_SERVICE} or service.name in \
+        "required; call Options::service or set {SERVICE}, {OTEL_SERVICE} or service.name in \
          {OTEL_ATTRIBUTES}"
     )
 }
 
-/// A name with the place it came from; an empty one given in code is a mistake, not an absence.
+/// Returns a name with its source; an empty name set in code is an error.
 fn given(path: &str, name: Option<&str>) -> Option<(String, String)> {
     Some((path.to_owned(), name?.to_owned()))
 }
 
-/// A variable that is set to nothing is not set.
+/// Returns a variable; an empty one counts as not set.
 fn variable(name: &str, env: &dyn Fn(&str) -> Option<String>) -> Option<(String, String)> {
     let value = env(name).filter(|value| !value.is_empty())?;
     Some((name.to_owned(), value))
 }
 
-/// One of `key=value,key=value`; values are percent-encoded.
+/// Returns a percent-encoded value of `key=value,key=value`.
 fn attribute(attributes: &str, name: &str) -> Option<String> {
     let pairs = attributes.split(',').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.into_iter().find(|(key, _)| key.trim() == name)?;
     Some(percent_decoded(value.trim())).filter(|value| !value.is_empty())
 }
 
-/// What is no proper escape, or not UTF-8, stays as it is written.
+/// Decodes escapes. Returns the text unchanged if the result is not UTF-8.
 fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -121,7 +124,7 @@ fn hex(digit: u8) -> Option<u8> {
 }
 
 fn host_and_random(env: &dyn Fn(&str) -> Option<String>) -> String {
-    // The kernel's answer is not blocking I/O: /proc is memory.
+    // Reading /proc does not block.
     let host = env("HOSTNAME")
         .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok())
         .map(|host| host.trim().to_owned())
@@ -140,27 +143,27 @@ fn is_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn resolved(said: &Said, env: &[(&str, &str)]) -> Result<Identity, Faults> {
+    fn resolved(names: &CodeIdentity, env: &[(&str, &str)]) -> Result<Identity, Faults> {
         let find =
             |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let mut faults = Faults::none();
-        let identity = Identity::resolve(said, &find, &mut faults);
+        let identity = Identity::resolve(names, &find, &mut faults);
         faults.or(identity)
     }
 
-    fn service(said: Option<&str>, env: &[(&str, &str)]) -> String {
-        let said = Said { service: said.map(str::to_owned), ..Said::default() };
-        resolved(&said, env).unwrap().service
+    fn service(names: Option<&str>, env: &[(&str, &str)]) -> String {
+        let names = CodeIdentity { service: names.map(str::to_owned), ..CodeIdentity::default() };
+        resolved(&names, env).unwrap().service
     }
 
     #[test]
-    fn the_first_source_that_names_the_service_wins() {
+    fn the_first_source_of_a_service_name_wins() {
         let mut env = vec![
             ("OTEL_RESOURCE_ATTRIBUTES", "a=b, service.name=of%2Dattributes"),
             ("OTEL_SERVICE_NAME", "of-otel"),
             ("DAMPER_SERVICE", "of-damper"),
         ];
-        assert_eq!(service(Some("said"), &env), "said");
+        assert_eq!(service(Some("names"), &env), "names");
         assert_eq!(service(None, &env), "of-damper");
         env.pop();
         assert_eq!(service(None, &env), "of-otel");
@@ -174,38 +177,38 @@ mod tests {
     }
 
     #[test]
-    fn a_service_without_a_name_is_told_every_way_to_give_one() {
-        let text = resolved(&Said::default(), &[]).unwrap_err().to_string();
+    fn the_error_for_a_missing_service_lists_every_source() {
+        let text = resolved(&CodeIdentity::default(), &[]).unwrap_err().to_string();
         for way in ["Options::service", SERVICE, OTEL_SERVICE, OTEL_ATTRIBUTES] {
             assert!(text.contains(way), "{text}");
         }
     }
 
     #[test]
-    fn all_bad_names_are_reported_by_where_they_came_from() {
-        let said = Said { cluster: Some(String::new()), ..Said::default() };
+    fn all_invalid_names_are_reported_with_their_source() {
+        let names = CodeIdentity { cluster: Some(String::new()), ..CodeIdentity::default() };
         let env =
             [("OTEL_SERVICE_NAME", "two words"), ("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=a*b")];
-        let faults = resolved(&said, &env).unwrap_err();
+        let faults = resolved(&names, &env).unwrap_err();
         let paths: Vec<_> = faults.iter().map(|fault| fault.path.as_str()).collect();
         assert_eq!(paths, ["OTEL_SERVICE_NAME", "cluster", "OTEL_RESOURCE_ATTRIBUTES service.instance.id"]);
     }
 
     #[test]
-    fn the_cluster_is_default_unless_said() {
-        let said = Said { service: Some("orders".to_owned()), ..Said::default() };
-        assert_eq!(resolved(&said, &[]).unwrap().cluster, "default");
-        assert_eq!(resolved(&said, &[("DAMPER_CLUSTER", "batch")]).unwrap().cluster, "batch");
+    fn the_cluster_is_default_unless_set() {
+        let names = CodeIdentity { service: Some("orders".to_owned()), ..CodeIdentity::default() };
+        assert_eq!(resolved(&names, &[]).unwrap().cluster, "default");
+        assert_eq!(resolved(&names, &[("DAMPER_CLUSTER", "batch")]).unwrap().cluster, "batch");
     }
 
     #[test]
     fn instances_on_one_host_differ_and_a_given_id_is_kept() {
-        let said = Said { service: Some("orders".to_owned()), ..Said::default() };
+        let names = CodeIdentity { service: Some("orders".to_owned()), ..CodeIdentity::default() };
         let env = [("HOSTNAME", "box")];
-        let (one, two) = (resolved(&said, &env).unwrap(), resolved(&said, &env).unwrap());
+        let (one, two) = (resolved(&names, &env).unwrap(), resolved(&names, &env).unwrap());
         assert!(one.instance.starts_with("box-"), "{}", one.instance);
         assert_ne!(one.instance, two.instance);
         let env = [("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=7f%3a")];
-        assert_eq!(resolved(&said, &env).unwrap().instance, "7f:");
+        assert_eq!(resolved(&names, &env).unwrap().instance, "7f:");
     }
 }

@@ -1,6 +1,7 @@
 //! Tower layers that run Damper's retry policies inside a service.
 //!
-//! Operators set in the control plane which calls are retried, how often and when not. A service adds two layers:
+//! Operators set in the control plane which calls are retried, how often and when not. A service adds two
+//! layers:
 //!
 //! ```no_run
 //! use damper_sdk::{Damper, Options};
@@ -29,22 +30,23 @@
 //!
 //! # Control plane
 //!
-//! [`Damper::connect`] never waits. Without a control plane a service works with the last rules that it knows, or
-//! as if Damper were absent. [`Options`] sets the replicas; a client whose replica ends the stream or becomes
-//! unreachable connects to another one. `https://` endpoints use [`Options::ca_file`] and
+//! [`Damper::connect`] never waits. Without a control plane a service works with the last rules that it
+//! knows, or as if Damper were absent. [`Options`] sets the replicas; a client whose replica ends the stream
+//! or becomes unreachable connects to another one. `https://` endpoints use [`Options::ca_file`] and
 //! [`Options::token_file`], or the variables that [`Options`] lists.
 //!
 //! # Outgoing calls
 //!
-//! [`ClientLayer`] sends, retries and ends calls as their rules demand, counts how they ended, and returns the
-//! callee's response unchanged. Without a rule it allocates nothing if the channel is ready, and buffers nothing.
+//! [`ClientLayer`] sends, retries and ends calls as their rules demand, counts how they ended, and returns
+//! the callee's response unchanged. Without a rule it allocates nothing if the channel is ready, and buffers
+//! nothing.
 //!
 //! # Served requests
 //!
-//! [`ServerLayer`] gives each request a [`Context`]. Calls made in serving the request keep its deadline, are not
-//! retried if a layer above retries, and inform the layers above when a retry cannot help. Without the server
-//! layer calls are still governed, but each service of a chain decides alone. The layer also counts retries by
-//! their sender, and blocks those above the limit that the service's owner set.
+//! [`ServerLayer`] gives each request a [`Context`]. Calls made in serving the request keep its deadline, are
+//! not retried if a layer above retries, and inform the layers above when a retry cannot help. Without the
+//! server layer calls are still governed, but each service of a chain decides alone. The layer also counts
+//! retries by their sender, and blocks those above the limit that the service's owner set.
 //!
 //! A spawned task loses the context, unless it is spawned by [`spawn`] or runs in [`Context::scope`].
 //!
@@ -54,8 +56,8 @@
 //!
 //! # Balanced channels
 //!
-//! [`balanced`] makes a channel that knows its endpoints: a retry goes to another endpoint, and an endpoint that
-//! fails alone is ejected for some time.
+//! [`balanced`] makes a channel that knows its endpoints: a retry goes to another endpoint, and an endpoint
+//! that fails alone is ejected for some time.
 //!
 //! # Traces
 //!
@@ -67,13 +69,13 @@
 //!
 //! # Feature flags
 //!
-//! - `tls`, on by default: `https://` endpoints of [`Options`] and [`balanced`], with rustls and the system's roots.
+//! - `tls`, on by default: `https://` endpoints of [`Options`] and [`balanced`], with rustls and the system's
+//!   roots.
 //! - `metrics`: counters and histograms for the recorder of the process; [`metrics`] lists them.
 //! - `manifest`: [`Damper::fixed`], rules from YAML or JSON.
 //!
 //! This crate decides nothing: it drives [`damper_core`], which has every rule and its reason.
 
-mod aside;
 pub mod balance;
 mod client;
 mod clock;
@@ -91,6 +93,7 @@ mod routes;
 mod server;
 mod turns;
 mod waits;
+mod worker;
 
 pub use balance::{Balanced, balanced};
 pub use client::{BoxError, ClientLayer, ClientService, ResponseBody, ResponseFuture};

@@ -1,21 +1,21 @@
-//! Looking up names, on threads beside the runtime.
+//! Name lookups on threads off the runtime.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
-use crate::aside::TimedThread;
+use crate::worker::TimedThread;
 
-/// Looks up names, each at most once at a time.
+/// Looks up names; at most one lookup per name at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Names(HashMap<String, TimedThread<io::Result<Vec<SocketAddr>>>>);
 
 impl Names {
-    /// The addresses of a host, which may be one itself.
+    /// Returns the addresses of a host, which may be an IP address.
     ///
     /// # Errors
-    /// Why it has none.
+    /// The lookup failed.
     pub(crate) async fn look_up(
         &mut self,
         host: &str,
@@ -25,7 +25,7 @@ impl Names {
         if let Ok(ip) = host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, port)]);
         }
-        let (asked, named) = (host.to_owned(), format!("{host} can not be looked up: "));
+        let (asked, named) = (host.to_owned(), format!("cannot look up {host}: "));
         let asking = self.0.entry(host.to_owned()).or_default();
         let found = asking.within(limit, move || Ok((asked, port).to_socket_addrs()?.collect())).await;
         match found {

@@ -1,7 +1,7 @@
-//! What a service says when it connects, and the settings that come of it.
+//! Options of a service, and the settings that result.
 //!
-//! Setters cannot fail. Everything is checked at once by [`Damper::connect`](crate::Damper::connect), which
-//! reports all faults together, each under the argument or variable it came from.
+//! Setters cannot fail. [`Damper::connect`](crate::Damper::connect) checks everything and reports all faults
+//! together, each under its option or variable.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,21 +12,21 @@ use damper_endpoint::{Access, Speaker, address};
 use tonic::transport::Uri;
 
 use crate::control::overrides;
-use crate::identity::{Identity, Said};
+use crate::identity::{CodeIdentity, Identity};
 use crate::metrics::Detail;
 
-/// The variable that holds the control plane's addresses, separated by commas.
+/// Variable with the addresses of the control plane, separated by commas.
 const SERVER_VARIABLE: &str = "DAMPER_SERVER";
-/// The variable that holds the path of the folder for the rules.
+/// Variable with the path of the state folder.
 const STATE_VARIABLE: &str = "DAMPER_STATE_DIR";
 
 type Environment = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// What a service says when it connects.
+/// Options of a service.
 ///
-/// A control plane beyond this machine is reached by TLS, and shown a token or a client certificate. Their files are
-/// read again at every connection, so that renewed ones are used without a restart; one that is missing or of no use
-/// is a problem of that connection, told in [`Status`](crate::Status) and the log, and no fault of `connect`.
+/// A control plane on another machine requires TLS and a token or client certificate. The files are read
+/// again for every connection, so renewed ones need no restart. A missing or invalid file is a problem of
+/// that connection, reported in [`Status`](crate::Status) and the log, and no fault of `connect`.
 ///
 /// ```no_run
 /// # async fn start() -> Result<(), damper_sdk::Faults> {
@@ -57,15 +57,15 @@ type Environment = dyn Fn(&str) -> Option<String> + Send + Sync;
 #[derive(Clone)]
 pub struct Options {
     endpoints: Vec<String>,
-    said: Said,
-    access: damper_endpoint::Said,
+    identity: CodeIdentity,
+    access: damper_endpoint::AccessSettings,
     state_dir: Option<PathBuf>,
     override_file: Option<PathBuf>,
     detail: Detail,
     environment: Arc<Environment>,
 }
 
-/// What was said, checked.
+/// Checked options.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) identity: Identity,
@@ -73,20 +73,21 @@ pub(crate) struct Settings {
     pub(crate) access: Access,
     pub(crate) state_dir: Option<PathBuf>,
     pub(crate) override_file: Option<PathBuf>,
-    /// What `DAMPER_MODE` says.
+    /// Mode of `DAMPER_MODE`.
     pub(crate) mode: Option<Mode>,
     pub(crate) detail: Detail,
 }
 
 impl Options {
-    /// Replicas of the control plane, as `https://host:port` (with the feature `tls`) or `http://host:port`. With
-    /// none `DAMPER_SERVER` names them, separated by commas. Each address of a name is a replica.
+    /// Sets the replicas of the control plane, as `https://host:port` (with the feature `tls`) or
+    /// `http://host:port`. Default: `DAMPER_SERVER`, separated by commas. Each address of a name is a
+    /// replica.
     #[must_use]
     pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Self {
         Self {
             endpoints: endpoints.into_iter().map(Into::into).collect(),
-            said: Said::default(),
-            access: damper_endpoint::Said::default(),
+            identity: CodeIdentity::default(),
+            access: damper_endpoint::AccessSettings::default(),
             state_dir: None,
             override_file: None,
             detail: Detail::default(),
@@ -94,63 +95,62 @@ impl Options {
         }
     }
 
-    /// Everything from variables: the replicas from `DAMPER_SERVER`, and all else as its setter says.
+    /// Takes everything from variables: the replicas from `DAMPER_SERVER`, all else as documented at its
+    /// setter.
     #[must_use]
     pub fn from_env() -> Self {
         Self::new(std::iter::empty::<String>())
     }
 
-    /// The name of this service. Unless said: `DAMPER_SERVICE`, `OTEL_SERVICE_NAME`, or `service.name` in
-    /// `OTEL_RESOURCE_ATTRIBUTES`.
+    /// Name of this service. Default: `DAMPER_SERVICE`, `OTEL_SERVICE_NAME`, or `service.name` in
+    /// `OTEL_RESOURCE_ATTRIBUTES`. Required.
     #[must_use]
     pub fn service(mut self, name: impl Into<String>) -> Self {
-        self.said.service = Some(name.into());
+        self.identity.service = Some(name.into());
         self
     }
 
-    /// The deployment group of this process (online, batch, canary). Unless said: `DAMPER_CLUSTER`, else
-    /// `default`.
+    /// Deployment group of this process (online, batch, canary). Default: `DAMPER_CLUSTER`, or `default`.
     #[must_use]
     pub fn cluster(mut self, name: impl Into<String>) -> Self {
-        self.said.cluster = Some(name.into());
+        self.identity.cluster = Some(name.into());
         self
     }
 
-    /// Which process of the service this is. Unless said: `service.instance.id` in
-    /// `OTEL_RESOURCE_ATTRIBUTES`, else the host's name with a random part.
+    /// Id of this process within the service. Default: `service.instance.id` in `OTEL_RESOURCE_ATTRIBUTES`,
+    /// or the host name with a random suffix.
     #[must_use]
     pub fn instance_id(mut self, id: impl Into<String>) -> Self {
-        self.said.instance = Some(id.into());
+        self.identity.instance = Some(id.into());
         self
     }
 
-    /// A folder in which the rules are kept, so that a process that starts while the control plane is away
-    /// has the last ones. Default: `DAMPER_STATE_DIR`; without it they are not kept, and such a process does not retry.
+    /// Folder of the state file, from which a process that starts while the control plane is unavailable
+    /// takes the last rules. Default: `DAMPER_STATE_DIR`, or none: such a process does not retry.
     #[must_use]
     pub fn state_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(folder.into());
         self
     }
 
-    /// A file whose one word, `off` or `observe`, reduces what rules do, with or without the control plane; it
-    /// is read every 5 s. Unless said: `DAMPER_MODE_FILE`, else none.
+    /// File with one word, `off` or `observe`, that reduces the mode of all rules, with or without the
+    /// control plane. Read every 5 s. Default: `DAMPER_MODE_FILE`, or none.
     #[must_use]
     pub fn override_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.override_file = Some(path.into());
         self
     }
 
-    /// A PEM file with the authorities that may have issued the control plane's certificate; no others are trusted
-    /// then. Unless said: `DAMPER_CA_FILE`, else those of the system.
+    /// PEM file with the authorities to trust for the control plane's certificate, and no others. Default:
+    /// `DAMPER_CA_FILE`, or those of the system.
     #[must_use]
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.access.ca_file = Some(path.into());
         self
     }
 
-    /// PEM files with this process's certificate (and those between it and its authority) and its private key,
-    /// unencrypted; shown to a control plane that asks for one. Unless said: `DAMPER_CERT_FILE` and
-    /// `DAMPER_KEY_FILE`, else none.
+    /// PEM files with this process's certificate chain and its unencrypted private key, for a control plane
+    /// that requests one. Default: `DAMPER_CERT_FILE` and `DAMPER_KEY_FILE`, or none.
     #[must_use]
     pub fn client_certificate(mut self, cert_file: impl Into<PathBuf>, key_file: impl Into<PathBuf>) -> Self {
         self.access.cert_file = Some(cert_file.into());
@@ -158,39 +158,39 @@ impl Options {
         self
     }
 
-    /// The name that the control plane's certificate must be for, where that is not the host it is reached by.
-    /// Unless said: `DAMPER_SERVER_NAME`, else the host.
+    /// Name that the control plane's certificate must match. Default: `DAMPER_SERVER_NAME`, or the host of
+    /// the endpoint.
     #[must_use]
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.access.server_name = Some(name.into());
         self
     }
 
-    /// The token to show; nothing prints it. A [file](Self::token_file) can be renewed without a restart. Unless
-    /// said: `DAMPER_TOKEN` or `DAMPER_TOKEN_FILE`, else none.
+    /// Token for the control plane; never printed. A [file](Self::token_file) can be renewed without a
+    /// restart. Default: `DAMPER_TOKEN` or `DAMPER_TOKEN_FILE`, or none.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.access.token = Some(token.into());
         self
     }
 
-    /// A file with the token to show. Unless said: see [`token`](Self::token).
+    /// File with the token for the control plane. Default: see [`token`](Self::token).
     #[must_use]
     pub fn token_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.access.token_file = Some(path.into());
         self
     }
 
-    /// Lets the token go over `http://` to other machines, where everybody on the way can read it: only where the
-    /// network itself encrypts. Unless said: `DAMPER_INSECURE_ALLOW_PLAINTEXT=true`, else that is a fault.
+    /// Allows to send the token over `http://` to other machines, where the network can read it. Use only if
+    /// the network itself encrypts. Default: `DAMPER_INSECURE_ALLOW_PLAINTEXT=true`, otherwise that is a
+    /// fault.
     #[must_use]
     pub fn allow_plaintext(mut self) -> Self {
         self.access.allow_plaintext = true;
         self
     }
 
-    /// Histograms of each route, in place of those of each callee; see [`metrics`](crate::metrics). Unless said
-    /// those of callees.
+    /// Histograms per route instead of per callee; see [`metrics`](crate::metrics). Default: per callee.
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn histograms_per_route(mut self) -> Self {
@@ -198,24 +198,24 @@ impl Options {
         self
     }
 
-    /// Where variables are looked up. Unless said: the environment of the process.
+    /// Function that looks up variables. Default: the environment of the process.
     #[must_use]
     pub fn environment(mut self, find: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         self.environment = Arc::new(find);
         self
     }
 
-    /// Checks everything.
+    /// Checks the options.
     ///
     /// # Errors
-    /// Everything that is wrong.
+    /// All faults together.
     pub(crate) fn resolve(self) -> Result<Settings, Faults> {
         let mut faults = Faults::none();
         let env = |name: &str| (self.environment)(name).filter(|value| !value.is_empty());
         let endpoints = endpoints(&self.endpoints, env(SERVER_VARIABLE), &mut faults);
         let access = Access::resolve(self.access, Speaker::Code, &endpoints, &env, &mut faults);
         let endpoints = endpoints.into_iter().map(|(_, uri)| uri).collect();
-        let identity = Identity::resolve(&self.said, &env, &mut faults);
+        let identity = Identity::resolve(&self.identity, &env, &mut faults);
         let mode = imposed(&env(overrides::MODE_VARIABLE).unwrap_or_default());
         let override_file = self.override_file.or_else(|| env(overrides::FILE_VARIABLE).map(PathBuf::from));
         let state_dir = self.state_dir.or_else(|| env(STATE_VARIABLE).map(PathBuf::from));
@@ -226,10 +226,10 @@ impl Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { endpoints, said, access, state_dir, override_file, detail, environment: _ } = self;
+        let Self { endpoints, identity, access, state_dir, override_file, detail, environment: _ } = self;
         f.debug_struct("Options")
             .field("endpoints", endpoints)
-            .field("said", said)
+            .field("identity", identity)
             .field("access", access)
             .field("state_dir", state_dir)
             .field("override_file", override_file)
@@ -238,26 +238,26 @@ impl fmt::Debug for Options {
     }
 }
 
-/// What `DAMPER_MODE` asks for. A word that is not known is `off`: the variable is set in an emergency, to reduce what
-/// rules do, and a service that does not start because of it makes the emergency worse.
+/// Returns the mode of `DAMPER_MODE`. An unknown mode is `off`: the variable is set in emergencies to reduce
+/// the mode of rules, and a service that fails to start would make the emergency worse.
 fn imposed(text: &str) -> Option<Mode> {
     overrides::parse(text).unwrap_or_else(|problem| {
-        tracing::error!(variable = overrides::MODE_VARIABLE, problem, "an unknown mode is taken as off");
+        tracing::error!(variable = overrides::MODE_VARIABLE, problem, "unknown mode; using off");
         Some(Mode::Off)
     })
 }
 
-fn endpoints(said: &[String], variable: Option<String>, faults: &mut Faults) -> Vec<(String, Uri)> {
-    let listed: Vec<(String, String)> = if said.is_empty() {
+fn endpoints(given: &[String], variable: Option<String>, faults: &mut Faults) -> Vec<(String, Uri)> {
+    let listed: Vec<(String, String)> = if given.is_empty() {
         let variable = variable.unwrap_or_default();
         let all = variable.split(',').map(str::trim).filter(|url| !url.is_empty());
         all.map(|url| (SERVER_VARIABLE.to_owned(), url.to_owned())).collect()
     } else {
-        let all = said.iter().enumerate();
+        let all = given.iter().enumerate();
         all.map(|(i, url)| (format!("endpoints[{i}]"), url.clone())).collect()
     };
     if listed.is_empty() {
-        faults.add("endpoints", format!("none is given: pass them to Options::new or set {SERVER_VARIABLE}"));
+        faults.add("endpoints", format!("required; pass them to Options::new or set {SERVER_VARIABLE}"));
     }
     let mut uris = Vec::with_capacity(listed.len());
     for (path, url) in listed {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_come_out_at_once() {
+    fn all_faults_are_reported_together() {
         let bad = ["127.0.0.1:7600", "ftp://a:1", "http://a:1/path", "http://", "http://ok:7600", "no url"];
         let variables = &[("DAMPER_MODE", "of"), ("DAMPER_TOKEN", "two words"), ("DAMPER_KEY_FILE", "k")];
         let options = Options::new(bad).service("two words").instance_id("").environment(env(variables));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_fills_what_was_not_said() {
+    fn variables_fill_options_that_are_not_set() {
         let pairs = &[
             ("DAMPER_SERVER", "http://a:1, http://b:2"),
             ("DAMPER_SERVICE", "orders"),
@@ -317,14 +317,14 @@ mod tests {
         assert_eq!(settings.identity.service, "orders");
         assert_eq!(settings.mode, Some(Mode::Observe));
         assert_eq!(settings.override_file.as_deref(), Some(std::path::Path::new("/etc/damper/mode")));
-        let said =
+        let set =
             Options::new(["http://c:3"]).override_file("here").environment(env(pairs)).resolve().unwrap();
-        assert_eq!(said.endpoints, ["http://c:3/"]);
-        assert_eq!(said.override_file, Some(PathBuf::from("here")));
+        assert_eq!(set.endpoints, ["http://c:3/"]);
+        assert_eq!(set.override_file, Some(PathBuf::from("here")));
     }
 
     #[test]
-    fn an_unknown_word_in_the_emergency_switch_is_off() {
+    fn an_unknown_mode_in_the_variable_is_off() {
         for word in ["disabled", "OFF", "0", "enforced"] {
             let environment = move |name: &str| (name == "DAMPER_MODE").then(|| word.to_owned());
             let options = Options::new(["http://127.0.0.1:1"]).service("orders").environment(environment);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_that_main_prints_can_be_read() {
+    fn debug_of_faults_is_readable() {
         let faults = Options::new([""; 0]).service("orders").environment(env(&[])).resolve().unwrap_err();
         assert_eq!(format!("{faults:?}"), faults.to_string());
     }
@@ -368,7 +368,7 @@ mod tests {
 
     #[cfg(not(feature = "tls"))]
     #[test]
-    fn tls_that_is_not_built_in_is_a_fault_that_names_the_feature() {
+    fn https_without_the_tls_feature_is_a_fault() {
         let faults =
             Options::new(["https://a:1"]).service("orders").environment(env(&[])).resolve().unwrap_err();
         assert_eq!(paths(&faults), ["endpoints[0]"]);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_a_server_is_told_how_to_name_one() {
+    fn the_fault_for_missing_endpoints_names_the_variable() {
         let faults = Options::new([""; 0]).service("orders").environment(env(&[])).resolve().unwrap_err();
         assert_eq!(paths(&faults), ["endpoints"]);
         assert!(faults.to_string().contains(SERVER_VARIABLE));

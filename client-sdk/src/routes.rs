@@ -1,11 +1,11 @@
-//! Every route this process calls, with the rule in force for it, tightened by the guards.
+//! The routes that this process calls, each with its rule in force, tightened by guards.
 //!
-//! Looking up a known route costs one hash and takes no lock: each callee keeps its routes in a map that is
-//! replaced as a whole. All changes (a first-seen method, a new table, a local override) are rare; they go
-//! through one mutex, so that a route is always built from the table that is in force when it appears. What
-//! never becomes a route (a path that names no method, the methods beyond the limit) does not come that far.
+//! Looking up a known route costs one hash and no lock: each callee has a map that is replaced as a whole.
+//! Changes (a new method, a new table, a local override) are rare and serialized by a mutex, so a route is
+//! always built from the table in force when it appears. Paths that name no method and methods beyond the
+//! limit return before the mutex.
 //!
-//! Nothing is decided here; see `damper_core::Call`.
+//! This module makes no decisions; see `damper_core::Call`.
 
 mod known;
 
@@ -24,26 +24,26 @@ use crate::balance::Channels;
 use crate::client::replay::ReplayBudget;
 use crate::clock::Clock;
 use crate::failures::FailureQuota;
-use crate::kills::Kills;
+use crate::kills::ActiveKills;
 use crate::metrics::{self, CallTimes, Detail};
 use crate::server::ServedMethods;
 
 pub(crate) use self::known::RouteHandle;
 
-/// What all layers of one `Damper` share.
+/// State shared by all layers of one `Damper`.
 #[derive(Debug)]
 pub(crate) struct Runtime {
     clock: Clock,
     caller_service: String,
     caller_cluster: String,
     memory: Arc<ReplayBudget>,
-    /// For calls that are to be reported.
+    /// Quota of failed calls to report.
     room: Arc<FailureQuota>,
     methods: ServedMethods,
     serves: AtomicBool,
-    /// True once a method found no room; routes are never given up, so that stays.
+    /// True once the limit of methods was reached. Routes are never removed, so it stays true.
     is_full: AtomicBool,
-    kills: Kills,
+    kills: ActiveKills,
     registry: Mutex<Registry>,
 }
 
@@ -56,10 +56,10 @@ struct Registry {
     routes: usize,
 }
 
-/// Stands for the methods that have no route of their own: the rule for every method of a callee applies to them.
+/// Stands for methods without a route of their own: only rules for every method of a callee apply to them.
 const NO_METHOD: &str = "_OTHER/_OTHER";
 
-/// There are at most `MAX_ROUTES`, so a quick hash will do, whoever chooses the methods.
+/// Holds at most `MAX_ROUTES`, so a fast hash is safe even for untrusted methods.
 type ByMethod = HashMap<Arc<str>, Arc<RouteHandle>, RandomState>;
 
 /// The routes to one callee.
@@ -73,7 +73,7 @@ pub(crate) struct Callee {
 }
 
 impl Runtime {
-    /// An engine without rules, in a process that says it is this service in this cluster.
+    /// Returns a runtime without rules, for a process of this service and cluster.
     pub(crate) fn new(caller_service: &str, caller_cluster: &str) -> Arc<Self> {
         Arc::new(Self {
             clock: Clock::new(),
@@ -84,23 +84,23 @@ impl Runtime {
             methods: ServedMethods::new(caller_service, caller_cluster),
             serves: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
-            kills: Kills::default(),
+            kills: ActiveKills::default(),
             registry: Mutex::default(),
         })
     }
 
-    /// Puts a table in force. Routes keep their state; calls in flight keep the route they began with.
+    /// Applies a table. Routes keep their state; calls in flight keep the route that they began with.
     pub(crate) fn apply(&self, table: Table) {
         let mut registry = self.registry();
         self.methods.apply(&table);
         let old = std::mem::replace(&mut registry.table, table);
         self.rebuild(&registry);
-        // A long table takes long to drop, and first calls of a method wait for the lock.
+        // Dropping a large table takes long, and first calls of a method wait for the lock.
         drop(registry);
         drop(old);
     }
 
-    /// Lets rules and repeat limits do no more than this; none lifts that.
+    /// Limits the mode of rules and repeat limits; `None` removes the limit.
     pub(crate) fn limit_mode(&self, most: Option<Mode>) {
         let mut registry = self.registry();
         self.methods.limit_mode(most);
@@ -108,7 +108,7 @@ impl Runtime {
         self.rebuild(&registry);
     }
 
-    /// Puts these kills in force and no others, also for calls under way.
+    /// Replaces the kills in force, also for calls in flight.
     pub(crate) fn obey(&self, mut kills: Vec<TimedKill>) {
         kills.retain(|held| held.kill.pattern().matches_caller(&self.caller_service, &self.caller_cluster));
         let registry = self.registry();
@@ -120,12 +120,12 @@ impl Runtime {
         self.kills.wake();
     }
 
-    /// The kills that concern this process.
-    pub(crate) fn kills(&self) -> &Kills {
+    /// Returns the kills that concern this process.
+    pub(crate) fn kills(&self) -> &ActiveKills {
         &self.kills
     }
 
-    /// Shows the kills in force, and what is left of their time.
+    /// Calls `show` for each kill in force with its time left.
     pub(crate) fn for_each_kill(&self, mut show: impl FnMut(&Kill, Duration)) {
         let now = self.clock.now();
         for held in self.kills.in_force(now) {
@@ -133,10 +133,10 @@ impl Runtime {
         }
     }
 
-    /// The callee of this name, the same each time.
+    /// Returns the callee of this name, the same each time.
     ///
     /// # Errors
-    /// What is wrong with the name.
+    /// The problem with the name.
     pub(crate) fn callee(&self, callee_service: &str) -> Result<Arc<Callee>, Faults> {
         let mut faults = Faults::none();
         key::check_name("callee_service", callee_service, &mut faults);
@@ -154,7 +154,7 @@ impl Runtime {
         Ok(callee)
     }
 
-    /// The route of a callee's method.
+    /// Returns the route of a callee's method.
     pub(crate) fn route(&self, callee: &Callee, method: &str) -> Arc<RouteHandle> {
         if let Some(route) = callee.known(method) {
             return route;
@@ -164,17 +164,17 @@ impl Runtime {
         route.unwrap_or_else(|| self.other(callee, method))
     }
 
-    /// The route of methods that have none of their own. A kill may be for some of them alone.
+    /// Returns the route of methods without one of their own. A kill may concern some of them only.
     fn other(&self, callee: &Callee, method: &str) -> Arc<RouteHandle> {
         if !self.kills.single_out(&callee.name, method) {
             return callee.other.load_full();
         }
         let apart = callee.other.load().apart();
-        self.kills.tell(&apart, &callee.name, method);
+        self.kills.update(&apart, &callee.name, method);
         Arc::new(apart)
     }
 
-    /// Shows every route: callee service, method, route. No lock is held meanwhile.
+    /// Calls `f` for each route: callee service, method, route. Holds no lock meanwhile.
     pub(crate) fn for_each_route(&self, mut f: impl FnMut(&str, &str, &RouteHandle)) {
         for callee in self.callees() {
             for (method, route) in callee.routes() {
@@ -183,12 +183,12 @@ impl Runtime {
         }
     }
 
-    /// Every callee.
+    /// Returns all callees.
     pub(crate) fn callees(&self) -> Vec<Arc<Callee>> {
         self.registry().callees.values().cloned().collect()
     }
 
-    /// Says what is to be measured beyond the usual, of the callees to come.
+    /// Sets the detail of histograms for callees to come.
     pub(crate) fn measure(&self, detail: Detail) {
         self.registry().detail = detail;
     }
@@ -197,27 +197,28 @@ impl Runtime {
         self.clock
     }
 
-    /// The requests kept for being sent again, of all calls.
+    /// Returns the replay budget of all calls.
     pub(crate) fn memory(&self) -> &Arc<ReplayBudget> {
         &self.memory
     }
 
-    /// The methods that this process serves.
+    /// Returns the methods that this process serves.
     pub(crate) fn methods(&self) -> &ServedMethods {
         &self.methods
     }
 
-    /// Notes that this process serves requests, so that its calls should have a context.
+    /// Notes that this process serves requests, so its calls should have a context.
     pub(crate) fn set_serves(&self) {
         self.serves.store(true, Ordering::Relaxed);
     }
 
-    /// True if this process has a server layer.
+    /// Returns true if this process has a server layer.
     pub(crate) fn serves(&self) -> bool {
         self.serves.load(Ordering::Relaxed)
     }
 
-    /// All calls, and those that were made outside any request's context since this process serves requests.
+    /// Returns the number of all calls, and of those made without a request context since this process serves
+    /// requests.
     pub(crate) fn calls_and_without_context(&self) -> (u64, u64) {
         let (mut calls, mut without) = (0, 0);
         self.for_each_route(|_, _, route| {
@@ -228,7 +229,7 @@ impl Runtime {
         (calls, without)
     }
 
-    /// A new route, or the one that somebody else has just made; none if there is no room.
+    /// Adds a route, or returns the one that another thread has just added; `None` at the limit.
     fn first_seen(&self, callee: &Callee, method: &str) -> Option<Arc<RouteHandle>> {
         let key = self.key(callee, method)?;
         let mut registry = self.registry();
@@ -240,8 +241,8 @@ impl Runtime {
             self.note_full(callee, method);
             return None;
         }
-        let route = Arc::new(callee.other.load().beside(registry.rule_for(&key)));
-        self.kills.tell(&route, &callee.name, method);
+        let route = Arc::new(callee.other.load().sibling(registry.rule_for(&key)));
+        self.kills.update(&route, &callee.name, method);
         let mut routes = HashMap::clone(&callee.routes.load());
         routes.insert(Arc::from(method), Arc::clone(&route));
         callee.routes.store(Arc::new(routes));
@@ -254,7 +255,7 @@ impl Runtime {
             tracing::warn!(
                 callee = callee.name,
                 method,
-                "{MAX_ROUTES} methods are known: this and all further ones are counted as {OTHER_METHOD}, and only rules for every method apply to them"
+                "limit of {MAX_ROUTES} methods reached; this and all further ones are counted as {OTHER_METHOD}, and only rules for every method apply to them"
             );
         }
     }
@@ -277,13 +278,13 @@ impl Runtime {
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
-        // Nothing below leaves the registry half changed, so it is sound after a panic.
+        // No code below leaves the registry inconsistent.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Registry {
-    /// The callee's own name, or the one that all callees share which find no room.
+    /// Returns the name, or at the limit the name that all further callees share.
     fn name_with_room<'a>(&self, name: &'a str) -> &'a str {
         if self.callees.contains_key(name) || self.callees.len() < MAX_ROUTES {
             return name;
@@ -291,7 +292,7 @@ impl Registry {
         if self.callees.len() == MAX_ROUTES {
             tracing::warn!(
                 callee = name,
-                "{MAX_ROUTES} callees are known: this and all further ones are counted as {OTHER_METHOD}, and only rules and kills for every callee apply to them"
+                "limit of {MAX_ROUTES} callees reached; this and all further ones are counted as {OTHER_METHOD}, and only rules and kills for every callee apply to them"
             );
         }
         OTHER_METHOD
@@ -307,7 +308,7 @@ impl Registry {
 }
 
 impl Callee {
-    fn new(name: &str, detail: Detail, kills: &Kills, room: &Arc<FailureQuota>) -> Self {
+    fn new(name: &str, detail: Detail, kills: &ActiveKills, room: &Arc<FailureQuota>) -> Self {
         let callee = Self {
             name: name.to_owned(),
             routes: ArcSwap::default(),
@@ -319,25 +320,25 @@ impl Callee {
         callee
     }
 
-    /// Tells every route what kills say of it.
-    fn obey(&self, kills: &Kills) {
+    /// Updates the kill state of every route.
+    fn obey(&self, kills: &ActiveKills) {
         for (method, route) in self.routes.load().iter() {
-            kills.tell(route, &self.name, method);
+            kills.update(route, &self.name, method);
         }
-        kills.tell(&self.other.load(), &self.name, OTHER_METHOD);
+        kills.update(&self.other.load(), &self.name, OTHER_METHOD);
     }
 
-    /// The callee's own service name.
+    /// Returns the service name of the callee.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The channels to it that know their endpoints.
+    /// Returns the balanced channels to the callee.
     pub(crate) fn channels(&self) -> &Channels {
         &self.channels
     }
 
-    /// Every route with its method; the one of all further methods only if it was called.
+    /// Returns every route with its method; the route of further methods only if it was called.
     pub(crate) fn routes(&self) -> Vec<(Arc<str>, Arc<RouteHandle>)> {
         let known = self.routes.load();
         let known = known.iter().map(|(method, route)| (Arc::clone(method), Arc::clone(route)));
@@ -345,7 +346,7 @@ impl Callee {
         known.chain(other.map(|other| (Arc::from(OTHER_METHOD), other))).collect()
     }
 
-    /// Begins to measure a call of this method, on the route that was found for it.
+    /// Begins to measure a call of this method on its route.
     pub(crate) fn call_begins(&self, route: &RouteHandle, method: &str, now: Time) -> CallTimes {
         let is_known = route.id() != self.other.load().id();
         self.histograms.call_begins(if is_known { method } else { OTHER_METHOD }, now)
@@ -361,7 +362,7 @@ impl Callee {
     }
 }
 
-/// `package.Service/Method`, if the path is one.
+/// Returns `package.Service/Method`, or the path if it has another form.
 pub(crate) fn method_of<B>(request: &Request<B>) -> &str {
     let path = request.uri().path();
     path.strip_prefix('/').unwrap_or(path)
@@ -375,19 +376,19 @@ mod tests {
 
     use super::*;
 
-    /// Longer than a look-up takes on a busy machine; reaching it is a failure.
+    /// Longer than a lookup takes on a busy machine; reaching it is a failure.
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Looks methods up on another thread while this one holds the registry; they have one route.
+    /// Looks up methods on another thread while this one holds the lock; they share a route.
     #[track_caller]
     fn found_without_the_lock(engine: &Arc<Runtime>, methods: [&'static str; 2]) -> Arc<RouteHandle> {
         let callee = engine.callee("stock").unwrap();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let held = engine.registry();
         let engine = Arc::clone(engine);
-        thread::spawn(move || methods.map(|method| tell.send(engine.route(&callee, method))));
-        let [first, second] =
-            methods.map(|method| told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{method} waits")));
+        thread::spawn(move || methods.map(|method| sender.send(engine.route(&callee, method))));
+        let [first, second] = methods
+            .map(|method| receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{method} waits")));
         drop(held);
         assert!(Arc::ptr_eq(&first, &second));
         first
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_names_no_method_takes_no_lock() {
+    fn a_path_without_a_method_takes_no_lock() {
         let engine = Runtime::new("orders", "default");
         let route = found_without_the_lock(&engine, ["nothing", "a.B/C/D"]);
         assert!(Arc::ptr_eq(&route, &engine.callee("stock").unwrap().other.load()));
@@ -414,8 +415,8 @@ mod tests {
         for number in 0..MAX_ROUTES {
             engine.route(&callee, &format!("a.B/M{number}"));
         }
-        assert!(!engine.is_full.load(Ordering::Relaxed), "all have found room");
-        // The first that finds none is told of.
+        assert!(!engine.is_full.load(Ordering::Relaxed), "below the limit");
+        // The first method beyond the limit is logged.
         engine.route(&callee, "a.B/Over");
         assert!(engine.is_full.load(Ordering::Relaxed));
         let route = found_without_the_lock(&engine, ["a.B/Over", "a.B/More"]);
@@ -435,7 +436,7 @@ mod tests {
             Arc::new(Rule::new(pattern, policy, 1).unwrap())
         };
         engine.apply(Table::from_iter([rule("a.B/C")]));
-        assert!(engine.route(&late, "a.B/C").policy().is_none(), "it is for one method");
+        assert!(engine.route(&late, "a.B/C").policy().is_none(), "the rule is for one method");
         engine.apply(Table::from_iter([rule("*")]));
         assert!(engine.route(&late, "a.B/C").policy().is_some());
         assert!(engine.route(&callee, "a.B/Over").policy().is_none(), "another callee");

@@ -1,14 +1,14 @@
-//! The runtime is the application's: work in the background that goes through many routes gives it turns between.
+//! Yields to the application's runtime during long background work.
 
-/// So many routes or methods at a time.
+/// Routes or methods processed between two yields.
 const IN_A_TURN: u32 = 32;
 
-/// Counts what was done since the others had their turn.
+/// Counts the work since the last yield.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(u32);
 
 impl Turns {
-    /// One more was done.
+    /// Counts one item and yields if due.
     pub(crate) async fn done(&mut self) {
         self.0 += 1;
         if self.0 == IN_A_TURN {

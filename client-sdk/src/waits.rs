@@ -1,11 +1,11 @@
-//! Waits between attempts to connect: uniform in [0, d], where d grows ("full jitter", M. Brooker, Exponential Backoff
-//! And Jitter, AWS Architecture Blog).
+//! Backoff between connection attempts: uniform in [0, d] with growing d ("full jitter", M. Brooker,
+//! Exponential Backoff And Jitter, AWS Architecture Blog).
 
 use std::time::Duration;
 
 pub(crate) const SHORTEST: Duration = Duration::from_millis(500);
 
-/// Waits that grow to the longest.
+/// Waits that grow to a limit.
 #[derive(Debug)]
 pub(crate) struct ReconnectBackoff {
     ceiling: Duration,
@@ -29,7 +29,7 @@ impl ReconnectBackoff {
     }
 }
 
-/// Uniform in [0, ceiling].
+/// Returns a uniform random wait in [0, ceiling].
 pub(crate) fn jittered(ceiling: Duration) -> Duration {
     ceiling.mul_f64(fastrand::f64())
 }

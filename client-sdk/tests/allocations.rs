@@ -1,10 +1,9 @@
-//! What a call costs without a rule: nothing on the heap and nothing kept, once its route is known; telling
-//! the callee a deadline is one allocation. What a call under a rule costs that nobody watches: what it takes to
-//! send it again, nothing for spans and metrics. And what a request costs that is served: its context, nothing
-//! for being counted.
+//! Allocations per call. Without a rule: none once the route is known, and one for a deadline. Under a rule
+//! without observers: those that buffer the request, none for spans and metrics. Per served request: its
+//! context, none for counting.
 //!
-//! One test in a binary of its own, without a harness, whose threads allocate while the test runs: the counting
-//! allocator counts the whole process.
+//! A single test in its own binary without a harness, whose threads would allocate during the test: the
+//! counting allocator counts the whole process.
 
 use std::alloc::System;
 use std::convert::Infallible;
@@ -37,7 +36,7 @@ use tower_service::Service;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Answers at once, and notes how much of the request body had been read before it got it.
+/// Responds at once and records how much of the request body had been read before.
 #[derive(Clone)]
 struct Stock {
     reads: Arc<AtomicUsize>,
@@ -86,7 +85,7 @@ impl http_body::Body for Answer {
     }
 }
 
-/// A request body that counts how often it is read.
+/// A request body that counts its reads.
 struct Message(Arc<AtomicUsize>);
 
 impl http_body::Body for Message {
@@ -102,9 +101,8 @@ impl http_body::Body for Message {
     }
 }
 
-/// What it takes to be able to send a call again: a body that reads the message that is kept, a copy of the
-/// headers (a table and the entries), and the path, which is shared from then on. What a generated client puts into
-/// the extensions is kept without any.
+/// Allocations for buffering a request: a body that reads the buffered message, a copy of the headers (table
+/// and entries), and the path, which is shared afterwards. The extension of a generated client needs none.
 const GOVERNED: usize = 4;
 const TAKE: &str = "/stock.v1.Stock/Take";
 
@@ -116,7 +114,7 @@ fn request(reads: &Arc<AtomicUsize>, path: &str) -> Request<Body> {
         .expect("a path and constants")
 }
 
-/// Makes one call, reads its answer to the end and returns how often that went to the heap.
+/// Makes a call, reads its response and returns the number of allocations.
 fn cost<S, B>(service: &mut S, request: Request<Body>) -> usize
 where
     S: Service<Request<Body>, Response = Response<B>>,
@@ -126,7 +124,7 @@ where
     let region = Region::new(ALLOCATOR);
     assert!(service.poll_ready(&mut cx).is_ready());
     let Poll::Ready(Ok(response)) = pin!(service.call(request)).poll(&mut cx) else {
-        panic!("the service answers at once")
+        panic!("the service responds at once")
     };
     let mut body = pin!(response.into_body());
     let mut frames = 0;
@@ -140,7 +138,7 @@ where
 
 type Layered = ClientService<Stock>;
 
-/// A call costs so much more through the layer than without it, each time.
+/// Checks the additional allocations of a call through the layer, each time.
 #[track_caller]
 fn costs_more_by(extra: usize, bare: &mut Stock, layered: &mut Layered, path: &str) {
     let reads = Arc::clone(&bare.reads);
@@ -151,20 +149,21 @@ fn costs_more_by(extra: usize, bare: &mut Stock, layered: &mut Layered, path: &s
     }
 }
 
-/// The context of a request whose caller waits 30 s, as the server layer makes it.
+/// Returns the context that the server layer gives a request with a timeout of 30 s.
 fn context_with_a_deadline(damper: &Damper) -> damper_sdk::Context {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let handler = service_fn(move |_: Request<()>| {
-        tell.send(damper_sdk::Context::current()).expect("the test listens");
+        sender.send(damper_sdk::Context::current()).expect("the test listens");
         ready(Ok::<_, Infallible>(Response::new(Answer { sent: 0 })))
     });
     let request = Request::post("/orders.v1.Orders/Place").header("grpc-timeout", "30S").body(());
     let request = request.expect("a request of constants");
     drop(damper.server_layer().layer(handler).call(request));
-    told.recv().expect("the handler was called").expect("a handler has a context")
+    receiver.recv().expect("the handler was called").expect("a handler has a context")
 }
 
-/// A served request costs its context and a place for it in the extensions: known or not, repeat or not.
+/// A served request allocates its context and the space for it in the extensions: for any method, retry or
+/// not.
 #[track_caller]
 fn serving_costs_the_context(
     damper: &Damper,
@@ -185,12 +184,12 @@ fn serving_costs_the_context(
     cost(&mut layered, marked());
     for _ in 0..1_000 {
         let without = cost(bare, marked());
-        // The context, and a map, its table and an entry for it.
+        // The context, and a map with its table and an entry.
         assert_eq!(cost(&mut layered, marked()), without + 4, "{path} {marks:?}");
     }
 }
 
-/// A control plane that has one rule for all calls and then says nothing more.
+/// A control plane that sends one rule for all calls.
 struct OneRule;
 
 #[tonic::async_trait]
@@ -209,14 +208,14 @@ impl Distribution for OneRule {
         let kind = Some(v1::server_message::Kind::Snapshot(snapshot));
         let message =
             v1::ServerMessage { epoch: "e".to_owned(), revision: 1, nonce: 1, kind, kills: None, commit: 0 };
-        let (say, said) = channel::channel(1);
-        say.send(Ok(message)).await.expect("its other end is here");
+        let (sender, receiver) = channel::channel(1);
+        sender.send(Ok(message)).await.expect("its other end is here");
         tokio::spawn(async move {
             let mut from_client = request.into_inner();
             while let Ok(Some(_)) = from_client.message().await {}
-            drop(say);
+            drop(sender);
         });
-        Ok(tonic::Response::new(ReceiverStream::new(said)))
+        Ok(tonic::Response::new(ReceiverStream::new(receiver)))
     }
 }
 
@@ -249,32 +248,28 @@ fn calls(damper: &Damper, method: &str) -> u64 {
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(
-        calls_without_a_rule_allocate_but_a_deadline_served_requests_but_a_context_and_nothing_is_read_ahead(
-        ),
-    );
-    println!("a call without a rule and a served request cost no more than they may");
+    runtime.expect("a runtime").block_on(check_allocations());
+    println!("allocations per call and request are within their limits");
 }
 
-async fn calls_without_a_rule_allocate_but_a_deadline_served_requests_but_a_context_and_nothing_is_read_ahead()
- {
+async fn check_allocations() {
     let (reads, read_before) = (Arc::default(), Arc::default());
     let mut bare = Stock { reads: Arc::clone(&reads), read_before: Arc::clone(&read_before) };
-    // Nobody listens there, so no rule ever comes; the background task runs only when this one yields.
+    // Without a listener no rule arrives; the background task runs only when this one yields.
     let damper =
         Damper::connect(Options::new(["http://127.0.0.1:1"]).service("orders")).expect("sound options");
     let mut layered = damper.client_layer("stock").expect("a sound name").layer(bare.clone());
     cost(&mut bare, request(&reads, TAKE));
     let first = cost(&mut layered, request(&reads, TAKE));
     costs_more_by(0, &mut bare, &mut layered, TAKE);
-    assert!(first > cost(&mut bare, request(&reads, TAKE)), "the counter counts: a new route is remembered");
+    assert!(first > cost(&mut bare, request(&reads, TAKE)), "the counter works: a new route allocates");
     assert_eq!(calls(&damper, "stock.v1.Stock/Take"), 1_001);
 
-    // The time left is told to the callee: one header value, which owns its bytes.
+    // The deadline costs one header value, which owns its bytes.
     let context = context_with_a_deadline(&damper);
     context.scope(async { costs_more_by(1, &mut bare, &mut layered, TAKE) }).await;
 
-    // What has no route of its own: a path that names no method, and methods beyond the limit.
+    // Without a route: a path without a method, and methods beyond the limit.
     costs_more_by(0, &mut bare, &mut layered, "/nothing");
     for number in 0..=MAX_ROUTES {
         cost(&mut layered, request(&reads, &format!("/stock.v1.Stock/Take{number}")));
@@ -301,6 +296,6 @@ async fn calls_without_a_rule_allocate_but_a_deadline_served_requests_but_a_cont
         cost(&mut layered, request(&reads, &format!("/stock.v1.Stock/Take{number}")));
     }
     serving_costs_the_context(&damper, &mut bare, repeat, "/stock.v1.Stock/Give");
-    // One method was known before, so the last two of these found no room.
+    // One method was known before, so the last two are beyond the limit.
     assert_eq!(served(&damper, OTHER_METHOD), (1_001 + 2, 1_001));
 }

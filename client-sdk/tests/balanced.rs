@@ -1,5 +1,5 @@
-//! The balanced channel against real servers, by the real clock.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know as such")]
+//! The balanced channel with real servers, on the real clock.
+#![allow(clippy::unwrap_used, reason = "test helpers, which clippy does not recognize")]
 
 #[path = "control_plane/certificates.rs"]
 #[allow(dead_code, reason = "shared with the tests of the control plane's TLS")]
@@ -46,7 +46,7 @@ fn plain(targets: impl Into<Targets>) -> HealthClient<Balanced> {
     HealthClient::new(balanced(targets).unwrap())
 }
 
-/// Under a rule with three attempts, of which all are free.
+/// A rule with three attempts, none of them limited by a budget.
 fn governed(targets: impl Into<Targets>) -> HealthClient<ClientService<Balanced>> {
     let rule = r#"
         kind: Rule
@@ -60,7 +60,7 @@ fn governed(targets: impl Into<Targets>) -> HealthClient<ClientService<Balanced>
     HealthClient::new(damper.client_layer("stock").unwrap().layer(balanced(targets).unwrap()))
 }
 
-/// One call.
+/// Makes a call.
 trait Call {
     async fn call(&mut self) -> Result<(), Status>;
 }
@@ -79,7 +79,7 @@ where
     }
 }
 
-/// Until every one of them has served a call, so that all are connected.
+/// Makes calls until each instance has served one, so that all are connected.
 async fn until_all_serve(client: &mut impl Call, instances: &[Instance]) {
     let all_serve = async {
         while instances.iter().any(|instance| instance.calls() == 0) {
@@ -117,7 +117,7 @@ async fn a_retry_goes_to_an_endpoint_that_the_call_has_not_tried() {
     let instances = instances(3).await;
     let mut client = governed(at(&instances));
     until_all_serve(&mut client, &instances).await;
-    // The breaker allows as many failures as there are successes.
+    // The breaker allows as many failures as successes.
     for _ in 0..100 {
         client.call().await.unwrap();
     }
@@ -195,11 +195,11 @@ async fn an_endpoint_that_does_not_answer_in_time_is_ejected() {
             }
         }
     };
-    timeout(PATIENCE, ejected).await.expect("requests do not go there any more");
+    timeout(PATIENCE, ejected).await.expect("no more requests are sent there");
 }
 
-/// As a deployment replaces its instances: each is stopped, and serves again before the next one is stopped. A
-/// request that is on the wire when an instance says goodbye is sent again by the engine, without a wait or a price.
+/// A rolling restart: each instance is stopped and serves again before the next one stops. The engine retries
+/// a request in flight at a GOAWAY at once and without a budget.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolling_restart_of_all_endpoints_fails_no_call() {
     let mut instances = instances(3).await;
@@ -223,7 +223,7 @@ async fn a_rolling_restart_of_all_endpoints_fails_no_call() {
     for instance in &mut instances {
         timeout(PATIENCE, instance.stop()).await.expect("it stops");
         instance.start_again().await;
-        timeout(PATIENCE, instance.next_call()).await.expect("it serves again");
+        timeout(PATIENCE, instance.next_call()).await.expect("the instance serves again");
     }
     state.0.store(true, Ordering::SeqCst);
     for task in load {
@@ -232,7 +232,7 @@ async fn a_rolling_restart_of_all_endpoints_fails_no_call() {
     assert_eq!(state.1.load(Ordering::SeqCst), 0, "of {} calls", state.2.load(Ordering::SeqCst));
 }
 
-/// An address in front of another one, whose connections all break when it is dropped.
+/// A proxy whose connections break when it is dropped.
 struct Breakable {
     address: SocketAddr,
     task: tokio::task::JoinHandle<()>,
@@ -261,7 +261,7 @@ impl Drop for Breakable {
     }
 }
 
-/// Connections break under many calls at once: each ends.
+/// Many concurrent calls end when their connections break.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_hangs_when_connections_break() {
     let instances = instances(2).await;
@@ -282,7 +282,7 @@ async fn no_call_hangs_when_connections_break() {
     }
 }
 
-/// What breaks every connection after it has taken a request is at fault, and others are not.
+/// An endpoint that breaks every connection after a request is ejected, and no other one.
 #[tokio::test]
 async fn an_endpoint_whose_connections_break_is_ejected() {
     let instance = Instance::start().await;
@@ -309,11 +309,11 @@ async fn an_endpoint_whose_connections_break_is_ejected() {
     for _ in 0..200 {
         _ = client.call().await;
     }
-    // Each connection is one failure; one that was found broken before it took a request is one too.
+    // Each connection is one failure, also one that was found broken before it accepted a request.
     assert!(taken.load(Ordering::SeqCst) <= 12, "{}", taken.load(Ordering::SeqCst));
 }
 
-/// Whoever drops the channel after the call, as `oneshot` does, gets the answer.
+/// A call survives the drop of its channel, as with `oneshot`.
 #[tokio::test]
 async fn a_request_is_answered_though_its_channel_is_dropped() {
     let instance = Instance::start().await;
@@ -345,8 +345,8 @@ fn requests_fail_when_the_runtime_of_the_channel_has_ended() {
 #[tokio::test]
 async fn requests_fail_when_nothing_was_ever_discovered() {
     type Changes = Vec<Result<Change<u32, SocketAddr>, String>>;
-    for says in [Changes::new(), vec![Err("the registry is away".to_owned())]] {
-        let mut client = plain(Targets::new("http://stock").discover(tokio_stream::iter(says)));
+    for changes in [Changes::new(), vec![Err("the registry is away".to_owned())]] {
+        let mut client = plain(Targets::new("http://stock").discover(tokio_stream::iter(changes)));
         assert_eq!(client.call().await.unwrap_err().message(), "no endpoint is known");
     }
 }
@@ -364,8 +364,8 @@ async fn requests_wait_until_the_first_endpoint_is_known() {
 
 #[tokio::test]
 async fn requests_fail_at_once_when_no_endpoint_could_be_connected() {
-    let nobody = |_| std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let [first, second] = [1, 2].map(nobody);
+    let unused = |_| std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let [first, second] = [1, 2].map(unused);
     for (targets, message) in [
         (vec![first], "the endpoint is not connected"),
         (vec![first, second], "none of 2 endpoints is connected"),
@@ -384,7 +384,7 @@ async fn near_endpoints_are_preferred() {
     let targets =
         instances.iter().zip(zones).map(|(instance, zone)| Target::from(instance.address).zone(zone));
     let mut client = plain(Targets::new("http://stock").at(targets).zone("a"));
-    // It may be the last one that is connected.
+    // It may be the last connected one.
     timeout(PATIENCE, async {
         while instances[1].calls() == 0 {
             client.call().await.unwrap();
@@ -424,7 +424,7 @@ async fn endpoints_come_and_go_by_discovery_and_the_last_are_kept() {
     .unwrap();
     let before = instances[0].calls();
     while timeout(Duration::from_millis(100), stream.next()).await.is_ok() {}
-    // A removed endpoint gets no more requests, and goes on with what it had.
+    // A removed endpoint gets no more requests and completes those in flight.
     let mut direct = plain(at(&instances[..1]));
     direct.call().await.unwrap();
     stream.next().await.unwrap().unwrap();
@@ -466,9 +466,9 @@ async fn certificates_are_for_the_target_and_not_for_the_address() {
 }
 
 #[tokio::test]
-async fn wrong_targets_are_told_all_at_once() {
+async fn all_invalid_targets_are_reported_together() {
     let table = [
-        (Targets::new("stock:1"), "target: \"stock:1\" begins neither"),
+        (Targets::new("stock:1"), "target: \"stock:1\" must begin"),
         (
             Targets::new("http://stock").at(["10.0.0.1:1", "10.0.0.1", "a b:1"]),
             "at[1]: \"10.0.0.1\" is not host:port",
@@ -477,7 +477,7 @@ async fn wrong_targets_are_told_all_at_once() {
             Targets::new("http://stock").at(["10.0.0.1:1", "10.0.0.1", "a b:1"]),
             "at[2]: \"a b:1\" is not host:port",
         ),
-        (Targets::new("http://stock").at(Vec::<Target>::new()), "at: 0 endpoints; 1 to 1000 are possible"),
+        (Targets::new("http://stock").at(Vec::<Target>::new()), "at: 0 endpoints; must be 1 to 1000"),
         (Targets::new("https://stock").server_name("a b"), "server_name"),
     ];
     for (targets, problem) in table {
@@ -489,5 +489,5 @@ async fn wrong_targets_are_told_all_at_once() {
 #[test]
 fn a_runtime_is_needed() {
     let faults = balanced("http://stock").unwrap_err().to_string();
-    assert!(faults.contains("runtime: there is none"), "{faults}");
+    assert!(faults.contains("runtime: required"), "{faults}");
 }

@@ -1,8 +1,8 @@
-//! The SDK against a scripted control plane over real sockets: what it says, what it obeys, what it survives.
+//! The SDK with a scripted control plane over real sockets: what it sends, applies and survives.
 //!
-//! Which rule is in force is seen by the attempts that a failing call makes. Tests that are about time run on
-//! a paused clock, which moves only when nothing is left to do.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know as such")]
+//! The number of attempts of a failing call shows the rule in force. Tests of timing use a paused clock,
+//! which moves only when no task can run.
+#![allow(clippy::unwrap_used, reason = "test helpers, which clippy does not recognize")]
 
 #[path = "control_plane/callee.rs"]
 mod callee;

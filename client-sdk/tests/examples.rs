@@ -1,4 +1,4 @@
-//! The examples run to their end, as `cargo run --example NAME` would run them.
+//! Runs the examples to their end, as `cargo run --example NAME` does.
 
 #[path = "../examples/adopt.rs"]
 #[allow(dead_code, reason = "its main function waits for Ctrl-C")]

@@ -1,4 +1,4 @@
-//! tonic's interceptors around and below the layers: both compile, and both do what tonic does without Damper.
+//! tonic's interceptors around and below the layers: both compile and behave as without Damper.
 
 use damper_sdk::Damper;
 use tonic::service::interceptor::InterceptedService;

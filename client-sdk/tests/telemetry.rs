@@ -1,11 +1,11 @@
-//! Metrics of a service as it has them: by its own `Damper`, under rules that came from a control plane, in
-//! the recorder that its process installed.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know as such")]
+//! Metrics of a service with its own `Damper`, under rules of a control plane, in the recorder of its
+//! process.
+#![allow(clippy::unwrap_used, reason = "test helpers, which clippy does not recognize")]
 
 #[path = "control_plane/callee.rs"]
 mod callee;
 #[path = "control_plane/server.rs"]
-#[allow(dead_code, reason = "it has more words than are needed here")]
+#[allow(dead_code, reason = "shared with other tests")]
 mod server;
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use crate::callee::{REPEAT, attempts, served};
 use crate::server::{ControlPlane, rule, snapshot};
 
-/// What a recorder has had since it was last asked.
+/// Values recorded since the last call.
 struct Recorded(Vec<(CompositeKey, DebugValue)>);
 
 impl Recorded {
@@ -26,7 +26,7 @@ impl Recorded {
         Self(all.map(|(key, _, _, value)| (key, value)).collect())
     }
 
-    /// The one series of this name that has these labels, others aside; none if there is no such one.
+    /// Returns the only series of this name with these labels, among others; `None` without one.
     fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<&DebugValue> {
         let mut found = self.0.iter().filter(|(key, _)| {
             let key = key.key();
@@ -45,7 +45,7 @@ impl Recorded {
         assert_eq!(self.value(name, labels), Some(&DebugValue::Counter(expected)), "{name} {labels:?}");
     }
 
-    /// How many values a histogram has.
+    /// Returns the number of values in a histogram.
     fn values(&self, name: &str, labels: &[(&str, &str)]) -> Option<usize> {
         match self.value(name, labels)? {
             DebugValue::Histogram(values) => Some(values.len()),
@@ -54,7 +54,7 @@ impl Recorded {
     }
 }
 
-/// A service under a rule for the callee `a`.
+/// A service with a rule for the callee `a`.
 async fn connect(plane: &mut ControlPlane) -> (Damper, server::Stream) {
     let damper = Damper::connect(plane.options()).unwrap();
     let mut stream = plane.accept().await;
@@ -63,8 +63,7 @@ async fn connect(plane: &mut ControlPlane) -> (Damper, server::Stream) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recorder_that_comes_after_connecting_gets_what_happens_every_five_seconds_and_the_rest_at_the_end()
-{
+async fn a_late_recorder_gets_all_series_every_five_seconds() {
     let mut plane = ControlPlane::start().await;
     let (damper, _stream) = connect(&mut plane).await;
     let recorder = DebuggingRecorder::new();

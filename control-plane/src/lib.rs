@@ -1,9 +1,10 @@
-//! Damper's control plane as a library: rules and guards in, out to the services, figures back.
+//! Damper's control plane as a library: stores rules and guards, sends them to services, collects their
+//! statistics.
 //!
-//! A write goes admin API (`rules`, `guards`) -> [`writer`] -> [`store`] -> its watch -> `table` -> streams
-//! (`distribution`); there is no other way in, on any replica. Reports come back over the same streams into
-//! `stats` and are read through `fleet`. [`Server`] ties it to one port; `damper serve` and the tests start
-//! it the same way.
+//! A write passes through `api`, `write`, [`damper_store::writer`], the store and its watch into the snapshot
+//! of every replica (`state`), and from there to client streams (`push`); there is no other path. Reports
+//! arrive over the same streams in `stats` and are read through `api::fleet` and `telemetry`. [`Server`]
+//! serves all of it on one port; `damper serve` and the tests start it the same way.
 
 mod api;
 mod auth;

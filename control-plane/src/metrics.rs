@@ -1,8 +1,8 @@
-//! What the server counts about itself, and the text that Prometheus reads.
+//! Metrics of the server, and their Prometheus text.
 //!
-//! The recorder belongs to one server and is never installed for the process, so that several servers can live
-//! in one. Labels come from fixed lists; figures per route are written straight from the statistics, whose
-//! number of routes is bounded.
+//! The recorder belongs to one server and is never installed for the process, so several servers can run in
+//! one. Labels come from fixed lists; statistics per route are written from the route table, whose size is
+//! limited.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use damper_net::Counters;
 use damper_net::limits::{Limit, LimitCounters};
 use damper_net::tls::{HandshakeFailure, TlsCounters};
 
-/// Handles to what is counted; clones share it.
+/// Handles to the metrics. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     recorder: Arc<PrometheusRecorder>,
@@ -25,7 +25,7 @@ pub(crate) struct Metrics {
     pub(crate) reports: Counter,
     /// Parts of reports that could not be read or were over a limit.
     pub(crate) report_faults: Counter,
-    /// Parts of what other replicas said that could not be read or were over a limit.
+    /// Parts of peers' messages that could not be read or were over a limit.
     pub(crate) follow_faults: Counter,
     /// Those of connections, TLS and limits.
     pub(crate) net: Counters,
@@ -65,7 +65,7 @@ impl Metrics {
         ] {
             recorder.describe_counter(name.into(), None, help.into());
         }
-        // Every label is there from the start: what is not yet counted is 0, not unknown.
+        // All labels exist from the start, so an uncounted one is 0.
         let labelled = |key: Key| recorder.register_counter(&key, &ORIGIN);
         let limit_hits =
             Limit::ALL.map(|limit| labelled(Key::from_parts(LIMIT_HITS, &[("limit", limit.name())])));
@@ -80,7 +80,7 @@ impl Metrics {
             report_faults: counter("damper_report_faults_total", "Parts of reports that were left out."),
             follow_faults: counter(
                 "damper_follow_faults_total",
-                "Parts of what other replicas told that were left out.",
+                "Parts of messages from peers that were dropped.",
             ),
             net: Counters {
                 connections: gauge("damper_connections", "Open connections."),
@@ -91,7 +91,7 @@ impl Metrics {
                     ),
                     reload_failing: gauge(
                         "damper_tls_reload_failing",
-                        "1 while the certificate's files can not be used; what was read before is.",
+                        "1 while the certificate files are invalid and the previous ones stay in use.",
                     ),
                     handshake_failures,
                 },
@@ -110,7 +110,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a write by how it was answered.
+    /// Counts a write by its result.
     pub(crate) fn written<T>(&self, operation: &'static str, answer: Result<T, Status>) -> Result<T, Status> {
         let code = answer.as_ref().err().map_or(Code::Ok, Status::code);
         let labels: &[(&'static str, String)] =
@@ -119,19 +119,19 @@ impl Metrics {
         answer
     }
 
-    /// A request was denied; `reason` is from a fixed list.
+    /// Counts a denied request; `reason` is from a fixed list.
     pub(crate) fn denied(&self, reason: &'static str) {
         let key = Key::from_parts(DENIALS, &[("reason", reason)]);
         self.recorder.register_counter(&key, &ORIGIN).increment(1);
     }
 
-    /// A stream was handed a message.
+    /// Counts a sent message.
     pub(crate) fn sent(&self, kind: &'static str) {
         let key = Key::from_parts("damper_responses_total", &[("kind", kind)]);
         self.recorder.register_counter(&key, &ORIGIN).increment(1);
     }
 
-    /// The text form of everything but the routes.
+    /// Returns all metrics but those of routes.
     pub(crate) fn render(&self) -> String {
         self.handle.render()
     }

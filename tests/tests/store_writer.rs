@@ -24,7 +24,7 @@ fn put(key: &str, value: &str, expected: Option<u64>) -> Proposal {
         at: SystemTime::now(),
         expected_head: None,
         edits: vec![ProposedEdit { key: format!("rules/{key}"), value, expected }],
-        judge: None,
+        planner: None,
     }
 }
 

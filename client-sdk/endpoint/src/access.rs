@@ -1,8 +1,8 @@
-//! What was said about TLS and tokens, checked; and read, at every connection attempt.
+//! TLS and token settings: checked once, files read for every connection.
 //!
-//! What code or a flag says wins over variables. Token and token file are one setting in two forms, certificate and
-//! key one setting of two files: one place says it whole. Files are not looked at when it is checked: a mounted
-//! secret may come later.
+//! Settings in code or flags have priority over variables. Token and token file form one setting, as do
+//! certificate and key: each is taken from one source as a whole. The check does not read files, as a secret
+//! may be mounted later.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,47 +23,47 @@ const TOKEN: &str = "DAMPER_TOKEN";
 const TOKEN_FILE: &str = "DAMPER_TOKEN_FILE";
 const ALLOW_PLAINTEXT: &str = "DAMPER_INSECURE_ALLOW_PLAINTEXT";
 
-/// What was said in code or by flags.
+/// Settings from code or flags.
 #[derive(Clone, Default)]
-pub struct Said {
-    /// A PEM file with the authorities that may have issued the server's certificate; none = the system's.
+pub struct AccessSettings {
+    /// PEM file with the authorities to trust. Default: those of the system.
     pub ca_file: Option<PathBuf>,
-    /// A PEM file with the client's certificate and those between it and its authority.
+    /// PEM file with the client's certificate chain.
     pub cert_file: Option<PathBuf>,
-    /// A PEM file with the private key of that certificate.
+    /// PEM file with the private key of the certificate.
     pub key_file: Option<PathBuf>,
-    /// The name that the server's certificate must be for; none = the host of its address.
+    /// Name that the server's certificate must match. Default: the host of its address.
     pub server_name: Option<String>,
-    /// The token to show.
+    /// The token.
     pub token: Option<String>,
-    /// A file with the token to show.
+    /// File with the token.
     pub token_file: Option<PathBuf>,
-    /// The token may be shown without encryption to another machine.
+    /// Allows to send the token to another machine without encryption.
     pub allow_plaintext: bool,
 }
 
-/// In whose words arguments are named.
+/// How faults name a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaker {
-    /// `ca_file`, the setter of that name.
+    /// `ca_file`, as the setter.
     Code,
-    /// `--ca-file`.
+    /// `--ca-file`, as the flag.
     CommandLine,
 }
 
-/// What was said, checked.
+/// Checked settings.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     files: Files,
     token: Source,
 }
 
-/// What a connection attempt needs.
+/// Settings of one connection.
 #[derive(Debug)]
 pub struct Opening {
-    /// The address, with TLS set up where it asks for it.
+    /// The address, with TLS if it requires it.
     pub endpoint: Endpoint,
-    /// What to show there.
+    /// The token to send.
     pub token: Option<Token>,
 }
 
@@ -71,30 +71,30 @@ pub struct Opening {
 enum Source {
     #[default]
     Nowhere,
-    /// Said at this place.
+    /// A token and its source.
     Given(Token, String),
-    /// The same of its file's name.
+    /// A token file and its source.
     File(PathBuf, String),
 }
 
 impl Access {
-    /// Decides each setting by the first place that says it. What is wrong is noted under the name of that place;
-    /// the result is meaningless then. `endpoints`: where each came from, and what it is.
+    /// Takes each setting from the first source that has it. Faults are added under the name of the source;
+    /// the result is then meaningless. `endpoints` are the addresses with their sources.
     pub fn resolve(
-        said: Said,
+        settings: AccessSettings,
         speaker: Speaker,
         endpoints: &[(String, Uri)],
         env: &dyn Fn(&str) -> Option<String>,
         faults: &mut Faults,
     ) -> Self {
         let env = |name: &str| env(name).filter(|value| !value.is_empty());
-        let (token_place, token) = token(&said, speaker, &env, faults);
-        let allowed = said.allow_plaintext || plaintext_allowed(&env, faults);
+        let (token_place, token) = token(&settings, speaker, &env, faults);
+        let allowed = settings.allow_plaintext || plaintext_allowed(&env, faults);
         if token_place.is_some() && !allowed {
             refuse_plaintext(endpoints, speaker, faults);
         }
-        let certificate = certificate(&said, speaker, &env, faults);
-        let name = said.server_name.map(|name| (speaker.names("server_name"), name));
+        let certificate = certificate(&settings, speaker, &env, faults);
+        let name = settings.server_name.map(|name| (speaker.names("server_name"), name));
         let name = name.or_else(|| Some((SERVER_NAME.to_owned(), env(SERVER_NAME)?)));
         let server_name = name.map(|(place, name)| {
             if let Err(problem) = tls::check_name(&name) {
@@ -109,20 +109,20 @@ impl Access {
                 }
             }
         }
-        let ca_file = said.ca_file.or_else(|| env(CA_FILE).map(PathBuf::from));
+        let ca_file = settings.ca_file.or_else(|| env(CA_FILE).map(PathBuf::from));
         Self { files: Files { ca_file, certificate, server_name }, token }
     }
 
-    /// True if [`open`](Self::open) reads files for this address, which may take its time.
+    /// Returns true if [`open`](Self::open) reads files for this address, which may block.
     #[must_use]
     pub fn reads_files(&self, uri: &Uri) -> bool {
         address::is_tls(uri) || matches!(self.token, Source::File(..))
     }
 
-    /// Reads what is needed to connect to this address. Blocks while it reads.
+    /// Reads the files for a connection to this address. Blocks.
     ///
     /// # Errors
-    /// Which file is of no use, and why.
+    /// The file that cannot be used, with the reason.
     pub fn open(&self, uri: &Uri) -> Result<Opening, String> {
         let token = match &self.token {
             Source::Nowhere => None,
@@ -136,11 +136,11 @@ impl Access {
         Ok(Opening { endpoint, token })
     }
 
-    /// What a TLS handshake with this address needs that is made to find out what is wrong with it: the settings of
-    /// [`open`](Self::open), and the name that the certificate must be for. Blocks while it reads files.
+    /// Returns the settings of [`open`](Self::open) for a diagnostic TLS handshake, with the name that the
+    /// certificate must match. Blocks.
     ///
     /// # Errors
-    /// Which file is of no use, and why.
+    /// The file that cannot be used, with the reason.
     #[cfg(feature = "tls")]
     pub fn handshake(
         &self,
@@ -149,13 +149,13 @@ impl Access {
         self.files.handshake(address::host(uri))
     }
 
-    /// True if a certificate of our own is shown to servers that ask for one.
+    /// Returns true if a client certificate is configured.
     #[must_use]
     pub fn has_certificate(&self) -> bool {
         self.files.certificate.is_some()
     }
 
-    /// Where the token that is shown comes from, in words that do not hold it.
+    /// Returns the source of the token, without the token.
     #[must_use]
     pub fn token_place(&self) -> Option<String> {
         match &self.token {
@@ -165,7 +165,7 @@ impl Access {
         }
     }
 
-    /// True if a token is shown.
+    /// Returns true if a token is configured.
     #[must_use]
     pub fn has_token(&self) -> bool {
         !matches!(self.token, Source::Nowhere)
@@ -181,10 +181,10 @@ impl Speaker {
     }
 }
 
-impl fmt::Debug for Said {
+impl fmt::Debug for AccessSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { ca_file, cert_file, key_file, server_name, token, token_file, allow_plaintext } = self;
-        f.debug_struct("Said")
+        f.debug_struct("AccessSettings")
             .field("ca_file", ca_file)
             .field("cert_file", cert_file)
             .field("key_file", key_file)
@@ -196,18 +196,18 @@ impl fmt::Debug for Said {
     }
 }
 
-/// The token, and which place said it.
+/// Returns the token and the name of its source.
 fn token(
-    said: &Said,
+    settings: &AccessSettings,
     speaker: Speaker,
     env: &dyn Fn(&str) -> Option<String>,
     faults: &mut Faults,
 ) -> (Option<String>, Source) {
-    let by_code = said.token.is_some() || said.token_file.is_some();
+    let by_code = settings.token.is_some() || settings.token_file.is_some();
     let (text, file, places) = match by_code {
         true => {
             let places = [speaker.names("token"), speaker.names("token_file")];
-            (said.token.clone(), said.token_file.clone(), places)
+            (settings.token.clone(), settings.token_file.clone(), places)
         }
         false => {
             let places = [TOKEN.to_owned(), TOKEN_FILE.to_owned()];
@@ -218,7 +218,7 @@ fn token(
     match (text, file) {
         (None, None) => (None, Source::Nowhere),
         (Some(_), Some(_)) => {
-            faults.add(&token_file, format!("is said besides {token}: say one of them"));
+            faults.add(&token_file, format!("conflicts with {token}; set one of them"));
             (Some(token_file), Source::Nowhere)
         }
         (None, Some(file)) => (Some(token_file.clone()), Source::File(file, token_file)),
@@ -232,18 +232,18 @@ fn token(
     }
 }
 
-/// The files of the client's certificate and its key.
+/// Returns the files of the client's certificate and key.
 fn certificate(
-    said: &Said,
+    settings: &AccessSettings,
     speaker: Speaker,
     env: &dyn Fn(&str) -> Option<String>,
     faults: &mut Faults,
 ) -> Option<(PathBuf, PathBuf)> {
-    let by_code = said.cert_file.is_some() || said.key_file.is_some();
+    let by_code = settings.cert_file.is_some() || settings.key_file.is_some();
     let (cert, key, places) = match by_code {
         true => {
             let places = [speaker.names("cert_file"), speaker.names("key_file")];
-            (said.cert_file.clone(), said.key_file.clone(), places)
+            (settings.cert_file.clone(), settings.key_file.clone(), places)
         }
         false => {
             let file = |name| env(name).map(PathBuf::from);
@@ -253,12 +253,8 @@ fn certificate(
     let [cert_place, key_place] = places;
     match (cert, key) {
         (Some(cert), Some(key)) => return Some((cert, key)),
-        (Some(_), None) => {
-            faults.add(key_place, format!("is not said, but {cert_place} is: one needs the other"))
-        }
-        (None, Some(_)) => {
-            faults.add(cert_place, format!("is not said, but {key_place} is: one needs the other"))
-        }
+        (Some(_), None) => faults.add(key_place, format!("required with {cert_place}")),
+        (None, Some(_)) => faults.add(cert_place, format!("required with {key_place}")),
         (None, None) => {}
     }
     None
@@ -269,7 +265,7 @@ fn plaintext_allowed(env: &dyn Fn(&str) -> Option<String>, faults: &mut Faults) 
         None | Some("false") => false,
         Some("true") => true,
         Some(other) => {
-            faults.add(ALLOW_PLAINTEXT, format!("{other:?} is neither true nor false"));
+            faults.add(ALLOW_PLAINTEXT, format!("{other:?}, must be true or false"));
             false
         }
     }
@@ -282,9 +278,8 @@ fn refuse_plaintext(endpoints: &[(String, Uri)], speaker: Speaker, faults: &mut 
     };
     for (place, uri) in endpoints {
         if !address::is_tls(uri) && !address::is_loopback(uri) {
-            let problem = format!(
-                "the token would go to {uri} without encryption: use https://, or allow it by {allow}"
-            );
+            let problem =
+                format!("the token would be sent to {uri} without encryption; use https:// or set {allow}");
             faults.add(place, problem);
         }
     }

@@ -1,60 +1,60 @@
-//! The address of a control plane: `http://host:port` or `https://host:port`, and nothing more.
+//! The address of a control plane: `http://host:port` or `https://host:port`.
 //!
-//! A user name or password in it is refused, and not repeated: addresses are logged.
+//! A user name or password in it is an error, and not printed: addresses are logged.
 
 use std::net::IpAddr;
 
 use tonic::transport::Uri;
 
-/// The address that a text is.
+/// Parses an address.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem with the text.
 pub fn parse(url: &str) -> Result<Uri, String> {
     if url.split_once("://").map_or(url, |(_, rest)| rest).contains('@') {
-        return Err("it holds a user name or password; only http(s)://host:port is understood".to_owned());
+        return Err("contains a user name or password, must be http(s)://host:port".to_owned());
     }
     let uri: Uri = url.parse().map_err(|error| format!("{url:?} is no URL: {error}"))?;
     match uri.scheme_str() {
         Some("http") => {}
         Some("https") if cfg!(feature = "tls") => {}
         Some("https") => {
-            return Err(format!("{url:?} asks for TLS, which needs damper-sdk built with its feature `tls`"));
+            return Err(format!("{url:?} requires TLS; build damper-sdk with feature `tls`"));
         }
-        _ => return Err(format!("{url:?} begins neither with http:// nor with https://")),
+        _ => return Err(format!("{url:?} must begin with http:// or https://")),
     }
     let Some(authority) = uri.authority().filter(|authority| !authority.host().is_empty()) else {
-        return Err(format!("{url:?} names no host"));
+        return Err(format!("{url:?} has no host"));
     };
     if authority.port_u16().is_none() && !authority.as_str().ends_with(authority.host()) {
-        return Err(format!("{url:?}: its port is no number up to 65535"));
+        return Err(format!("{url:?}: port must be 1 to 65535"));
     }
     if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-        return Err(format!("{url:?} has a path; only http(s)://host:port is understood"));
+        return Err(format!("{url:?} has a path, must be http(s)://host:port"));
     }
     Ok(uri)
 }
 
-/// Whether what is said to this address is encrypted.
+/// Returns true if the connection is encrypted.
 #[must_use]
 pub fn is_tls(uri: &Uri) -> bool {
     uri.scheme_str() == Some("https")
 }
 
-/// Its host without the brackets of an IPv6 address.
+/// Returns the host, without the brackets of an IPv6 address.
 #[must_use]
 pub fn host(uri: &Uri) -> &str {
     let host = uri.host().unwrap_or_default();
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Its port, said or by its scheme.
+/// Returns the port, by default that of the scheme.
 #[must_use]
 pub fn port(uri: &Uri) -> u16 {
     uri.port_u16().unwrap_or(if is_tls(uri) { 443 } else { 80 })
 }
 
-/// Whether it does not leave this machine, as far as its text tells.
+/// Returns true if the text is an address of this machine.
 #[must_use]
 pub fn is_loopback(uri: &Uri) -> bool {
     let host = host(uri);
@@ -72,10 +72,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_address_is_told_why() {
+    fn an_invalid_address_is_explained() {
         let table = [
-            ("127.0.0.1:7600", "begins neither"),
-            ("ftp://a:1", "begins neither"),
+            ("127.0.0.1:7600", "must begin"),
+            ("ftp://a:1", "must begin"),
             ("http://a:1/path", "has a path"),
             ("http://a:1/?q", "has a path"),
             ("http://", "no URL"),
@@ -84,8 +84,8 @@ mod tests {
             ("no url", "no URL"),
         ];
         for (url, problem) in table {
-            let said = parse(url).unwrap_err();
-            assert!(said.contains(problem) && said.contains(url), "{url}: {said}");
+            let error = parse(url).unwrap_err();
+            assert!(error.contains(problem) && error.contains(url), "{url}: {error}");
         }
     }
 
@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn the_port_follows_the_scheme_unless_said() {
+    fn the_port_follows_the_scheme_by_default() {
         let port_of = |url: &str| port(&url.parse().unwrap());
         assert_eq!((port_of("http://a"), port_of("https://a"), port_of("https://a:7")), (80, 443, 7));
         assert_eq!(host(&"http://[::1]:7".parse().unwrap()), "::1");
     }
 
     #[test]
-    fn tls_is_understood_where_it_is_built_in_and_else_the_feature_is_named() {
+    fn https_needs_the_tls_feature() {
         let parsed = parse("https://a:1");
         match cfg!(feature = "tls") {
             true => assert!(is_tls(&parsed.unwrap())),

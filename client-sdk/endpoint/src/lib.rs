@@ -1,11 +1,11 @@
-//! How a control plane is reached: its address, the files that prove both sides, the token that is shown.
+//! Access to a control plane: address, TLS files, token.
 //!
-//! A crate of its own because the SDK and the command line take the same variables and must say the same about
-//! them. [`Access::resolve`] checks what was said, all faults at once; [`Access::open`] reads the files, at every
-//! connection attempt, so that a renewed certificate or token is used without a restart; [`problem`] says in words
-//! why a peer's certificate, or ours, was not accepted.
+//! A crate of its own because the SDK and the command line share these variables and their faults.
+//! [`Access::resolve`] checks the settings and reports all faults together. [`Access::open`] reads the files
+//! for each connection, so renewed certificates and tokens need no restart. [`problem`] explains rejected
+//! certificates.
 //!
-//! Nothing here connects or logs, and no text made here holds a secret. What is opened here is run by one task per
+//! This crate neither connects nor logs, and none of its texts contains a secret. One task runs each
 //! connection.
 
 mod access;
@@ -15,7 +15,7 @@ pub mod problem;
 mod tls;
 mod token;
 
-pub use access::{Access, Opening, Said, Speaker};
+pub use access::{Access, AccessSettings, Opening, Speaker};
 pub use one_task::OneTask;
 pub use token::Token;
 

@@ -1,11 +1,11 @@
-//! Everything that keeps a connection going, run by one task instead of by one each.
+//! Runs all parts of a connection in one task.
 //!
-//! A request is handed to its connection through a channel of tokio's. Where the connection ends on one thread while
-//! another is just sending, the request can come to lie in the channel after it was emptied: it is neither refused
-//! nor dropped as long as the sender lives, so its caller waits although nothing is connected any more. No ping finds
-//! that out. Who shows a certificate that is refused meets it most: with TLS 1.3 the connection ends just when the
-//! first request is sent. And where a GOAWAY comes just when a request is sent, hyper has taken the request and cannot
-//! give it back. One task does one thing after another, so that neither can happen.
+//! A request is passed to its connection through a tokio channel. If the connection ends on one thread while
+//! another sends, the request can arrive after the channel was drained. It is then neither returned nor
+//! dropped while the sender lives, so its caller waits although no connection is left. Pings do not detect
+//! that. Clients with a rejected certificate are affected most: with TLS 1.3 the connection ends when the
+//! first request is sent. If a GOAWAY arrives at that moment, hyper has taken the request and cannot return
+//! it. A single task runs these parts in sequence, which excludes both races.
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
@@ -17,8 +17,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 type Part = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Begins its task with the first part, on the runtime that this is done in; the task ends when no part is left and
-/// nobody can bring another.
+/// Spawns its task with the first part, on the current runtime. The task ends when no part is left and no
+/// more can be added.
 #[derive(Debug, Default)]
 pub struct OneTask(Mutex<Option<UnboundedSender<Part>>>);
 
@@ -29,7 +29,7 @@ impl Executor<Part> for OneTask {
             Some(task) => task.send(part).err().map(|refused| refused.0),
             None => Some(part),
         };
-        // Also where the task ended before its time, with its runtime.
+        // Also if the task ended early, with its runtime.
         if let Some(part) = untaken {
             let (more, arriving) = unbounded_channel();
             tokio::spawn(run(part, arriving));

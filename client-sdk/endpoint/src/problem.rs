@@ -1,33 +1,33 @@
-//! Why a connection could not be made, in words.
+//! Explains why a connection failed.
 //!
-//! rustls says precisely what is wrong with a certificate, but deep in a chain of errors, and in its own terms. In
-//! TLS 1.3 a server judges the client's certificate after the client has finished the handshake: its alert then
-//! breaks the HTTP/2 connection, where only the alert's text is left, and a reset may even overtake it. So texts are
-//! looked at too, and [`of_lost`] says what a connection that ends at once may mean.
+//! rustls describes certificate problems precisely, but deep in an error chain and in its own terms. With TLS
+//! 1.3 a server checks the client's certificate after the client's handshake. Its alert then breaks the
+//! HTTP/2 connection, where only its text is left, and a reset may arrive first. Texts are therefore searched
+//! too, and [`of_lost`] explains a connection that closes at once.
 
 use std::error::Error;
 
-/// What a certificate, or the way TLS or HTTP/2 was spoken, is refused for; `None` if it is about something else.
+/// Explains a TLS or HTTP/2 problem; `None` for other errors.
 #[must_use]
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     let found = chain(error).find_map(in_http2);
     #[cfg(feature = "tls")]
     let found =
-        found.or_else(|| chain(error).find_map(tls::in_words)).or_else(|| tls::in_text(&with_sources(error)));
+        found.or_else(|| chain(error).find_map(tls::describe)).or_else(|| tls::in_text(&with_sources(error)));
     found
 }
 
-/// What cannot be read as HTTP/2 was not written by a server of it.
+/// Detects a peer that does not speak HTTP/2.
 fn in_http2(error: &(dyn Error + 'static)) -> Option<String> {
     let error = error.downcast_ref::<h2::Error>()?;
     let is_unread = matches!(error.reason(), Some(h2::Reason::FRAME_SIZE_ERROR | h2::Reason::PROTOCOL_ERROR));
     (is_unread && error.is_library() && error.is_go_away()).then(|| {
-        "what answers there does not speak HTTP/2; if it speaks TLS, use an https:// address, else look at the port"
+        "the server does not speak HTTP/2; if it speaks TLS, use an https:// address, otherwise check the port"
             .to_owned()
     })
 }
 
-/// What a connection that was lost before its first answer may mean; `None` if it is about something else.
+/// Explains a connection that was lost before its first response; `None` for other errors.
 #[must_use]
 pub fn of_lost(error: &(dyn Error + 'static), is_tls: bool, has_certificate: bool) -> Option<&'static str> {
     const LOST: [&str; 5] = [
@@ -46,14 +46,14 @@ pub fn of_lost(error: &(dyn Error + 'static), is_tls: bool, has_certificate: boo
     LOST.iter().any(|words| text.contains(words)).then_some(hint)
 }
 
-/// An error with all that caused it.
+/// Returns the text of an error and all its sources.
 #[must_use]
 pub fn with_sources(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
         let cause = error.to_string();
-        // Some repeat their cause in their own text.
+        // Some errors contain the text of their source.
         if !text.ends_with(&cause) {
             text.push_str(": ");
             text.push_str(&cause);
@@ -63,7 +63,7 @@ pub fn with_sources(error: &dyn Error) -> String {
     text
 }
 
-/// The error and what caused it; an I/O error hides what it is made of from `source`.
+/// Returns the error and its sources. `source` skips the inner error of an I/O error.
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
@@ -85,20 +85,20 @@ mod tls {
                              has another key; name the file of its authority (DAMPER_CA_FILE)";
     const REQUIRED: &str = "the server requires a client certificate (DAMPER_CERT_FILE and DAMPER_KEY_FILE)";
 
-    pub(super) fn in_words(error: &(dyn Error + 'static)) -> Option<String> {
+    pub(super) fn describe(error: &(dyn Error + 'static)) -> Option<String> {
         let error = error.downcast_ref::<Tls>()?;
         Some(match error {
             Tls::InvalidCertificate(problem) => certificate(problem),
-            Tls::AlertReceived(alert) => return Some(told(*alert)),
+            Tls::AlertReceived(alert) => return Some(of_alert(*alert)),
             Tls::InvalidMessage(_) => {
-                "what answers there does not speak TLS; is it an http:// address?".to_owned()
+                "the server does not speak TLS; check whether to use an http:// address".to_owned()
             }
             Tls::PeerIncompatible(
                 PeerIncompatible::ServerDoesNotSupportTls12Or13
                 | PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig
                 | PeerIncompatible::SupportedVersionsExtensionRequired,
             ) => "the server speaks neither TLS 1.2 nor 1.3".to_owned(),
-            Tls::NoApplicationProtocol => "the server speaks no HTTP/2".to_owned(),
+            Tls::NoApplicationProtocol => "the server does not support HTTP/2".to_owned(),
             Tls::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
                 "the key does not belong to the certificate".to_owned()
             }
@@ -106,7 +106,7 @@ mod tls {
         })
     }
 
-    /// What is left of an alert after HTTP/2 has passed it on.
+    /// Finds an alert of which HTTP/2 left only the text.
     pub(super) fn in_text(text: &str) -> Option<String> {
         const ALERT: &str = "received fatal alert: ";
         const KNOWN: [AlertDescription; 12] = [
@@ -124,20 +124,20 @@ mod tls {
             AlertDescription::NoApplicationProtocol,
         ];
         if text.contains("HTTP/2 was not negotiated") {
-            return Some("the server speaks no HTTP/2".to_owned());
+            return Some("the server does not support HTTP/2".to_owned());
         }
         if text.contains("handshake eof") {
             return Some("the server closed the connection during the TLS handshake".to_owned());
         }
         let (_, name) = text.split_once(ALERT)?;
         let known = KNOWN.into_iter().find(|alert| name.starts_with(&format!("{alert:?}")));
-        Some(known.map_or_else(|| format!("the server ended TLS: {name}"), told))
+        Some(known.map_or_else(|| format!("the server ended TLS: {name}"), of_alert))
     }
 
     fn certificate(problem: &CertificateError) -> String {
         match problem {
             CertificateError::UnknownIssuer => AUTHORITY.to_owned(),
-            // A name is matched first: so it is where an authority was made anew.
+            // Issuers are matched by name first: this is the error for an authority that was created again.
             CertificateError::BadSignature => SAME_NAME.to_owned(),
             CertificateError::NotValidForName => "the server's certificate is for another name".to_owned(),
             CertificateError::NotValidForNameContext { expected, presented } => {
@@ -156,10 +156,10 @@ mod tls {
                 "the server's certificate has expired; renew it at the server".to_owned()
             }
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                "the server's certificate is not valid yet; do the clocks there and here agree?".to_owned()
+                "the server's certificate is not valid yet; check the clocks on both sides".to_owned()
             }
             CertificateError::Revoked => "the server's certificate was revoked".to_owned(),
-            CertificateError::BadEncoding => "the server's certificate can not be read".to_owned(),
+            CertificateError::BadEncoding => "the server's certificate cannot be read".to_owned(),
             CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => SAME_NAME.to_owned(),
             CertificateError::UnsupportedSignatureAlgorithmContext { .. } => {
                 "the server's certificate is signed by an algorithm that is not supported here; issue it with an \
@@ -170,39 +170,39 @@ mod tls {
                 "the server's certificate is not for servers; issue it with the extended key usage serverAuth"
                     .to_owned()
             }
-            other => format!("the server's certificate is of no use: {}", name_of(other)),
+            other => format!("the server's certificate cannot be used: {}", name_of(other)),
         }
     }
 
-    /// The name of an error alone: its content is for programs.
+    /// Returns the name of an error without its content.
     fn name_of(error: &CertificateError) -> String {
         let text = format!("{error:?}");
         text.chars().take_while(char::is_ascii_alphanumeric).collect()
     }
 
-    /// `damper` of `DnsName("damper")`, as rustls writes names.
+    /// Returns `damper` of `DnsName("damper")`, the format of rustls.
     fn bare(name: &str) -> &str {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
         inner.map_or(name, |inner| inner.trim_matches('"'))
     }
 
-    fn told(alert: AlertDescription) -> String {
-        let refused = |why: &str| format!("the server refuses our certificate: {why}");
+    fn of_alert(alert: AlertDescription) -> String {
+        let refused = |why: &str| format!("the server rejects the client certificate: {why}");
         match alert {
             AlertDescription::CertificateRequired => REQUIRED.to_owned(),
-            AlertDescription::UnknownCA => refused("it is of an authority unknown there"),
-            // Of its signature, which is found to be wrong before the authority is found to be unknown.
-            AlertDescription::DecryptError => refused(
-                "it is of an authority unknown there: one of the same name is known, but has another key",
-            ),
-            AlertDescription::CertificateExpired => refused("it has expired"),
-            AlertDescription::CertificateRevoked => refused("it was revoked"),
+            AlertDescription::UnknownCA => refused("unknown authority"),
+            // The signature is checked before the authority.
+            AlertDescription::DecryptError => {
+                refused("unknown authority: one of the same name is known, but has another key")
+            }
+            AlertDescription::CertificateExpired => refused("expired"),
+            AlertDescription::CertificateRevoked => refused("revoked"),
             AlertDescription::BadCertificate
             | AlertDescription::UnsupportedCertificate
             | AlertDescription::CertificateUnknown
             | AlertDescription::AccessDenied => refused(&format!("{alert:?}")),
             AlertDescription::ProtocolVersion => "the server speaks neither TLS 1.2 nor 1.3".to_owned(),
-            AlertDescription::NoApplicationProtocol => "the server speaks no HTTP/2".to_owned(),
+            AlertDescription::NoApplicationProtocol => "the server does not support HTTP/2".to_owned(),
             other => format!("the server ended TLS: {other:?}"),
         }
     }
@@ -216,12 +216,12 @@ mod tests {
 
     use super::*;
 
-    fn said(error: Tls) -> String {
+    fn described(error: Tls) -> String {
         of(&io::Error::new(io::ErrorKind::InvalidData, error)).expect("it is about TLS")
     }
 
     #[test]
-    fn what_is_wrong_with_a_certificate_is_said_in_words() {
+    fn certificate_problems_are_explained() {
         let table = [
             (CertificateError::UnknownIssuer, "unknown authority"),
             (CertificateError::NotValidForName, "another name"),
@@ -229,7 +229,7 @@ mod tests {
             (CertificateError::NotValidYet, "not valid yet"),
             (CertificateError::BadSignature, "of the same name"),
             (CertificateError::InvalidPurpose, "serverAuth"),
-            (CertificateError::UnhandledCriticalExtension, "of no use: UnhandledCriticalExtension"),
+            (CertificateError::UnhandledCriticalExtension, "cannot be used: UnhandledCriticalExtension"),
             (
                 CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
                     signature_algorithm_id: vec![6, 8, 42],
@@ -239,8 +239,8 @@ mod tests {
             ),
         ];
         for (error, words) in table {
-            let said = said(Tls::InvalidCertificate(error));
-            assert!(said.contains(words) && !said.contains('['), "{said}");
+            let described = described(Tls::InvalidCertificate(error));
+            assert!(described.contains(words) && !described.contains('['), "{described}");
         }
     }
 
@@ -249,7 +249,7 @@ mod tests {
         for alert in [AlertDescription::CertificateRequired, AlertDescription::UnknownCA] {
             let error = Tls::AlertReceived(alert);
             let text = io::Error::other(error.to_string());
-            assert_eq!(of(&text), Some(said(error)));
+            assert_eq!(of(&text), Some(described(error)));
         }
         assert!(of(&io::Error::other("received fatal alert: Strange(77)")).unwrap().contains("Strange(77)"));
     }

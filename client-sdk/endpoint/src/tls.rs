@@ -1,15 +1,15 @@
-//! The files that prove who the other side is, and who we are.
+//! TLS files: trusted authorities, client certificate and key.
 //!
-//! They are read whole, with a bound, each time. Where a file of authorities is named only those are trusted, not
-//! the system's besides. What is wrong is said with the file's name; nothing of a key is ever repeated, so errors of
-//! its parser, which quote lines, are not shown.
+//! Files are read completely, up to a limit, each time. A file of authorities replaces those of the system.
+//! Errors contain the file name. Nothing of a key is printed: errors of its parser, which quote lines, are
+//! replaced.
 
 use std::path::PathBuf;
 
 #[cfg(not(feature = "tls"))]
 use tonic::transport::Endpoint;
 
-/// What was said about TLS.
+/// TLS settings.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "no address asks for TLS then"))]
 pub(crate) struct Files {
@@ -22,7 +22,7 @@ pub(crate) struct Files {
 #[cfg(feature = "tls")]
 pub(crate) use self::built_in::check_name;
 
-/// Without TLS built in no name is compared with a certificate.
+/// Without TLS no name is checked.
 #[cfg(not(feature = "tls"))]
 pub(crate) fn check_name(_: &str) -> Result<(), String> {
     Ok(())
@@ -30,7 +30,7 @@ pub(crate) fn check_name(_: &str) -> Result<(), String> {
 
 #[cfg(not(feature = "tls"))]
 impl Files {
-    /// No address asks for it: see [`address::parse`](crate::address::parse).
+    /// No address requires TLS: see [`address::parse`](crate::address::parse).
     pub(crate) fn set_up(&self, _: Endpoint) -> Result<Endpoint, String> {
         Err("TLS is not built in".to_owned())
     }
@@ -53,23 +53,23 @@ mod built_in {
     use super::Files;
     use crate::problem;
 
-    /// The system's own bundle has a quarter of this.
+    /// Limit in bytes: four times the system's own bundle.
     const MAX_BYTES: u64 = 1 << 20;
 
-    /// Whether a certificate can be for this name.
+    /// Checks that a certificate can have this name.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem with the name.
     pub(crate) fn check_name(name: &str) -> Result<(), String> {
         let parsed = ServerName::try_from(name);
         parsed.map(|_| ()).map_err(|_| format!("{name:?} is neither a DNS name nor an IP address"))
     }
 
     impl Files {
-        /// Reads the files and sets TLS up.
+        /// Reads the files and configures TLS.
         ///
         /// # Errors
-        /// Which of them is of no use, and why.
+        /// The file that cannot be used, with the reason.
         pub(crate) fn set_up(&self, endpoint: Endpoint) -> Result<Endpoint, String> {
             let mut config = ClientTlsConfig::new();
             config = match &self.ca_file {
@@ -86,10 +86,10 @@ mod built_in {
             endpoint.tls_config(config).map_err(|error| self.not_set_up(&error))
         }
 
-        /// The same for a handshake alone with this host.
+        /// As [`set_up`](Self::set_up), for a handshake with this host.
         ///
         /// # Errors
-        /// Which of the files is of no use, and why.
+        /// The file that cannot be used, with the reason.
         pub(crate) fn handshake(&self, host: &str) -> Result<(ClientConfig, ServerName<'static>), String> {
             let name = self.server_name.as_deref().unwrap_or(host);
             check_name(name)?;
@@ -133,7 +133,7 @@ mod built_in {
         }
     }
 
-    /// Our own certificate with its key: as text, and what it says.
+    /// The client certificate with its key, as text and parsed.
     struct Shown {
         chain: Vec<u8>,
         secret: Vec<u8>,
@@ -141,35 +141,35 @@ mod built_in {
         key: PrivateKeyDer<'static>,
     }
 
-    /// What a file of authorities holds, each of them readable.
+    /// Reads a file of authorities, each of which must be readable.
     fn authorities(path: &Path) -> Result<(Vec<u8>, RootCertStore), String> {
         let named = |problem: &dyn fmt::Display| format!("the CA file {}: {problem}", path.display());
         let pem = read(path).map_err(|problem| named(&problem))?;
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|_| named(&"is no proper PEM"))?;
-            roots.add(certificate).map_err(|_| named(&"holds a certificate that can not be read"))?;
+            let certificate = certificate.map_err(|_| named(&"is not valid PEM"))?;
+            roots.add(certificate).map_err(|_| named(&"contains a certificate that cannot be read"))?;
         }
         match roots.is_empty() {
-            true => Err(named(&"holds no certificate in PEM")),
+            true => Err(named(&"contains no certificate in PEM")),
             false => Ok((pem, roots)),
         }
     }
 
-    /// Our own certificate and its key.
+    /// Reads the client certificate and its key.
     fn identity(cert: &Path, key: &Path) -> Result<Shown, String> {
         let named =
             |problem: &dyn fmt::Display| format!("the certificate file {}: {problem}", cert.display());
         let chain = read(cert).map_err(|problem| named(&problem))?;
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain).collect();
-        let certificates = certificates.map_err(|_| named(&"is no proper PEM"))?;
+        let certificates = certificates.map_err(|_| named(&"is not valid PEM"))?;
         if certificates.is_empty() {
-            return Err(named(&"holds no certificate in PEM"));
+            return Err(named(&"contains no certificate in PEM"));
         }
         let named = |problem: &dyn fmt::Display| format!("the key file {}: {problem}", key.display());
         let secret = read(key).map_err(|problem| named(&problem))?;
         let key = PrivateKeyDer::from_pem_slice(&secret)
-            .map_err(|_| named(&"holds no unencrypted private key in PEM"))?;
+            .map_err(|_| named(&"contains no unencrypted private key in PEM"))?;
         Ok(Shown { chain, secret, certificates, key })
     }
 

@@ -1,6 +1,6 @@
-//! A token, which nothing prints.
+//! A token that is never printed.
 //!
-//! Any text that fits into a header is taken: what stands in between may want tokens of its own form.
+//! Accepts any text that fits into a header: a proxy may require tokens of another format.
 
 use std::fmt;
 use std::io::Read as _;
@@ -9,48 +9,48 @@ use std::sync::Arc;
 
 use tonic::metadata::{Ascii, MetadataValue};
 
-/// Far more than the control plane's own tokens, and less than a header may have.
+/// Limit in bytes, above the control plane's tokens and below the size of headers.
 const MAX_BYTES: usize = 4096;
 
-/// What proves who asks. It is shown to control planes only.
+/// A credential, sent to control planes only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Arc<str>);
 
 impl Token {
-    /// The token that a text is, apart from white space around it.
+    /// Parses a token, ignoring surrounding white space.
     ///
     /// # Errors
-    /// Why it can be none; the text is not repeated.
+    /// The problem, without the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.is_empty() {
             return Err("is empty".to_owned());
         }
         if text.len() > MAX_BYTES {
-            return Err(format!("has {} bytes; a token has at most {MAX_BYTES}", text.len()));
+            return Err(format!("has {} bytes, at most {MAX_BYTES} allowed", text.len()));
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("is no token: only visible ASCII characters are allowed".to_owned());
+            return Err("must contain visible ASCII characters only".to_owned());
         }
         Ok(Self(text.into()))
     }
 
-    /// The token in a file.
+    /// Reads a token file.
     ///
     /// # Errors
-    /// Why there is none; what the file holds is not repeated.
+    /// The problem, without the content.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let named = |problem: &dyn fmt::Display| format!("the token file {}: {problem}", path.display());
         let file = std::fs::File::open(path).map_err(|error| named(&error))?;
         let mut text = Vec::new();
-        // Room for white space around it.
+        // Allows for white space around the token.
         let most = 2 * MAX_BYTES as u64;
         file.take(most).read_to_end(&mut text).map_err(|error| named(&error))?;
         let text = std::str::from_utf8(&text).map_err(|_| named(&"is not text"))?;
         Self::parse(text).map_err(|problem| named(&problem))
     }
 
-    /// The value of the header `authorization`, marked so that no layer prints or indexes it.
+    /// Returns the value of the header `authorization`, marked as sensitive.
     #[must_use]
     pub fn bearer(&self) -> MetadataValue<Ascii> {
         let mut value: MetadataValue<Ascii> =
@@ -59,7 +59,7 @@ impl Token {
         value
     }
 
-    /// The text without this token: a peer may say it back.
+    /// Removes the token from a text of the peer, which may echo it.
     #[must_use]
     pub fn hide_in(&self, text: &str) -> String {
         text.replace(&*self.0, "[token]")

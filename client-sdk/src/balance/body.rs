@@ -1,4 +1,4 @@
-//! The body of an answer, which says in its trailers what became of the request.
+//! Response body that reports the outcome of its request from the trailers.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use super::in_flight::InFlight;
 use crate::client::verdict;
 
-/// The body of an answer that came over a [`Balanced`](super::Balanced) channel.
+/// Response body of a [`Balanced`](super::Balanced) channel.
 #[derive(Debug)]
 pub struct BalancedBody {
     inner: Incoming,

@@ -1,8 +1,7 @@
-//! Makes a connection to an endpoint: TCP, TLS where the target asks for it, HTTP/2.
+//! Connects to an endpoint: TCP, TLS if the target requires it, HTTP/2.
 //!
-//! Files of TLS are read for new connections, so that renewed certificates are used without a restart. A peer that
-//! vanishes is found out by the system (keep-alive and user time-out of TCP): pings of HTTP/2 are taken for abuse by
-//! some servers.
+//! TLS files are read for new connections, so renewed certificates need no restart. Lost peers are detected
+//! by TCP keep-alive and user timeout. HTTP/2 pings are not used: some servers treat them as abuse.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,13 +20,13 @@ use super::endpoint::Sender;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 
-/// TCP and TLS have so long.
+/// Limit for TCP and TLS together.
 pub(super) const WITHIN: Duration = Duration::from_secs(5);
-/// A peer that says nothing for so long is asked by TCP whether it is there, and what it does not acknowledge for so
-/// long is lost.
+/// Idle time before TCP probes the peer, and time after which unacknowledged data closes the connection.
 const VANISHED_AFTER: Duration = Duration::from_secs(20);
 
-/// Ends when the connection takes no more requests, with an error where it broke. What is under way then goes on.
+/// Resolves when the connection accepts no more requests, with an error if it broke. Requests in flight
+/// continue.
 pub(super) type End = oneshot::Receiver<hyper::Result<()>>;
 
 #[derive(Clone)]
@@ -55,7 +54,7 @@ impl Connector {
     }
 
     /// # Errors
-    /// Why there is no connection.
+    /// The reason why there is no connection.
     pub(super) async fn connect(&self, address: SocketAddr) -> Result<(Sender, End), String> {
         let connecting = tokio::time::timeout(WITHIN, self.begin(address));
         connecting.await.unwrap_or_else(|_| Err(format!("not connected within {WITHIN:?}")))
@@ -82,13 +81,13 @@ where
     let (sender, connection) = shaken.map_err(|error| described(&error))?;
     let (tell, end) = oneshot::channel();
     task.execute(async move {
-        // Nobody listens any more where the endpoint is gone.
+        // The receiver is gone once the endpoint was removed.
         _ = tell.send(connection.await);
     });
     Ok((sender, end))
 }
 
-/// Runs all parts of one connection.
+/// Runs all parts of one connection in one task.
 #[derive(Clone, Default)]
 struct ConnectionTask(Arc<OneTask>);
 

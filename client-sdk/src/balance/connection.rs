@@ -1,8 +1,7 @@
 //! Keeps one endpoint connected.
 //!
-//! After a connection that lasted the next one is made at once, as servers end connections to move their clients.
-//! After one that did not, or that was not made, the wait grows, so that an endpoint that is away is asked every few
-//! seconds.
+//! Servers end connections to move clients: after a connection that lasted, it reconnects at once. After a
+//! failed or short connection the wait grows, so an endpoint that is down sees an attempt every few seconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +15,10 @@ use super::set::Shared;
 use crate::waits::ReconnectBackoff;
 
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// A connection that took requests for so long is no sign of an endpoint that ends all of them.
+/// A shorter connection counts as a failed attempt.
 const LASTING: Duration = Duration::from_secs(1);
 
-/// Connects again and again, and says by `lost` when the endpoint's address may be wrong.
+/// Reconnects in a loop. Signals `lost` when the endpoint's address may be wrong.
 pub(super) async fn run(
     connector: Connector,
     endpoint: Arc<Endpoint>,
@@ -43,13 +42,13 @@ pub(super) async fn run(
                 }
                 let problem = match ended {
                     Ok(Err(error)) => error.to_string(),
-                    _ => "it ended the connection at once".to_owned(),
+                    _ => "the endpoint closed the connection at once".to_owned(),
                 };
                 failed(&endpoint, &shared, &problem);
             }
             Err(problem) => failed(&endpoint, &shared, &problem),
         }
-        // Full: it is being looked at anyway.
+        // Full: a lookup is pending already.
         _ = lost.try_send(());
         sleep(waits.next()).await;
     }
@@ -63,7 +62,8 @@ fn failed(endpoint: &Endpoint, shared: &Shared, problem: &str) {
     shared.tell();
 }
 
-/// Whoever ends the task ends the connection: no request may wait at an endpoint that nobody keeps.
+/// Disconnects the endpoint when its task ends, so that no request waits for a connection that is no longer
+/// kept.
 struct Disconnects {
     endpoint: Arc<Endpoint>,
     shared: Arc<Shared>,

@@ -1,7 +1,7 @@
-//! Says which endpoints there are, and keeps a task for each of them.
+//! Discovers the endpoints and runs one task for each.
 //!
-//! Names are looked up every [`EVERY`], and soon after a connection could not be made. A name that cannot be looked up,
-//! or has no address, keeps those it had.
+//! Looks names up every [`EVERY`], and sooner after a failed connection. If a lookup fails or returns no
+//! address, the last known addresses stay.
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
@@ -23,16 +23,16 @@ use super::set::{Set, Shared};
 use super::targets::{Changes, Checked, Name, Place};
 use crate::names::Names;
 
-/// From one look to the next.
+/// Interval between lookups.
 const EVERY: Duration = Duration::from_secs(10);
-/// The same after a connection could not be made.
+/// Shortest interval, after a failed connection.
 const SOONEST: Duration = Duration::from_secs(1);
-/// A name is looked up in this time.
+/// Limit for one lookup.
 const LOOK_UP_WITHIN: Duration = Duration::from_secs(5);
-/// So many names are looked up at once.
+/// Concurrent lookups.
 const AT_ONCE: usize = 64;
 
-/// Goes on until it is aborted.
+/// Runs until aborted.
 pub(super) async fn run(checked: Checked, ends: Ends) {
     let shared = Arc::clone(&ends.0);
     let (lost, mut losses) = mpsc::channel(1);
@@ -42,7 +42,7 @@ pub(super) async fn run(checked: Checked, ends: Ends) {
     let (mut names, mut changes, mut looks) = (checked.names, checked.changes, Looks::default());
     loop {
         let looked = Instant::now();
-        // Nothing is known yet where names are still to come.
+        // Without names, the first change has not arrived yet.
         if !names.is_empty() {
             crew.keep(looks.all(&names).await);
         }
@@ -63,7 +63,7 @@ pub(super) async fn run(checked: Checked, ends: Ends) {
     }
 }
 
-/// The names that there are after the next changes, as many as are known at once; none if it failed or ended.
+/// Returns the names after all changes that are ready; `None` if discovery failed or ended.
 async fn next(changes: &mut Option<Changes>) -> Option<Vec<Name>> {
     let Some(saying) = changes else { return std::future::pending().await };
     let mut names = None;
@@ -88,19 +88,19 @@ async fn next(changes: &mut Option<Changes>) -> Option<Vec<Name>> {
     names
 }
 
-/// Names that are looked up again and again.
+/// Lookups by name.
 #[derive(Default)]
 struct Looks(HashMap<Name, Look>);
 
 #[derive(Default)]
 struct Look {
     asking: Names,
-    /// The last that it had.
+    /// Result of the last successful lookup.
     addresses: Vec<SocketAddr>,
 }
 
 impl Looks {
-    /// Where these names are.
+    /// Returns the addresses of these names.
     async fn all(&mut self, names: &[Name]) -> Vec<Place> {
         let wanted: HashSet<_> = names.iter().collect();
         self.0.retain(|name, _| wanted.contains(name));
@@ -127,13 +127,13 @@ impl Look {
     async fn again(&mut self, name: &Name) {
         match self.asking.look_up(&name.host, name.port, LOOK_UP_WITHIN).await {
             Ok(addresses) if !addresses.is_empty() => self.addresses = addresses,
-            Ok(_) => tracing::debug!(target: "damper", name = %name.host, "the name has no address"),
+            Ok(_) => tracing::debug!(target: "damper", name = %name.host, "name has no address"),
             Err(problem) => tracing::debug!(target: "damper", "{problem}"),
         }
     }
 }
 
-/// Ends the channel with the task, however that ends.
+/// Ends the channel when the discovery task ends, for whatever reason.
 pub(super) struct Ends(pub(super) Arc<Shared>);
 
 impl Drop for Ends {
@@ -142,7 +142,7 @@ impl Drop for Ends {
     }
 }
 
-/// The endpoints' tasks, which end with it.
+/// The endpoints' tasks; aborted when this is dropped.
 struct Crew {
     connector: Connector,
     shared: Arc<Shared>,
@@ -153,7 +153,7 @@ struct Crew {
 }
 
 impl Crew {
-    /// From now on these are the endpoints. No endpoint changes nothing, unless nothing was known.
+    /// Replaces the set of endpoints. An empty list is ignored, unless no endpoints are known yet.
     fn keep(&mut self, mut places: Vec<Place>) {
         places.sort_unstable_by_key(|place| place.address);
         places.dedup_by_key(|place| place.address);
@@ -176,7 +176,7 @@ impl Crew {
         }
         let endpoints = self.kept.iter().map(|(endpoint, _)| Arc::clone(endpoint)).collect();
         self.shared.replace(Set::new(endpoints, self.zone.as_deref()));
-        // Requests under way there are still answered.
+        // Requests in flight are still answered.
         before.iter().for_each(|(_, task)| task.abort());
         while self.tasks.try_join_next().is_some() {}
     }

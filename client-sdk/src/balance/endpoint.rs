@@ -1,4 +1,4 @@
-//! One endpoint: where it is, its connection, and what is known of it.
+//! One endpoint: address, connection, state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +10,13 @@ use tonic::body::Body;
 
 use super::targets::Place;
 
-/// The sending half of its connection.
+/// The sending half of a connection.
 pub(super) type Sender = SendRequest<Body>;
 
 #[derive(Debug)]
 struct Connection {
     sender: Sender,
-    /// A request found it broken.
+    /// True once a request found the connection broken.
     is_broken: Arc<AtomicBool>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Endpoint {
     slot: u32,
     state: EndpointState,
     connection: ArcSwapOption<Connection>,
-    /// The last attempt to connect failed.
+    /// True if the last attempt to connect failed.
     has_failed: AtomicBool,
 }
 
@@ -41,8 +41,8 @@ impl Endpoint {
         }
     }
 
-    /// To send a request by. It must not be kept: a connection that has ended lets go of requests that came too late
-    /// when the last of these is dropped.
+    /// Returns a sender for one request. The caller must drop it at once: a closed connection only returns
+    /// unsent requests when the last sender is dropped.
     pub(super) fn sender(&self) -> Option<(Sender, Arc<AtomicBool>)> {
         let connection = self.connection.load();
         let connection = connection.as_deref().filter(|connection| !connection.sender.is_closed())?;
@@ -58,7 +58,7 @@ impl Endpoint {
         self.connection.store(None);
     }
 
-    /// True if it was not the case before.
+    /// Returns true if this is a change.
     pub(super) fn failed(&self) -> bool {
         !self.has_failed.swap(true, Ordering::Relaxed)
     }
@@ -68,7 +68,7 @@ impl Endpoint {
     }
 }
 
-/// What `damper_core` chooses from.
+/// The view of an endpoint on which `damper_core` bases its choice.
 impl endpoints::Endpoint for Endpoint {
     fn state(&self) -> &EndpointState {
         &self.state

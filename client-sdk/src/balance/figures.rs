@@ -1,4 +1,4 @@
-//! How the endpoints of a callee stand, for the control plane.
+//! State of a callee's endpoints, as reported to the control plane.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -11,20 +11,20 @@ use super::Balanced;
 use super::endpoint::Endpoint;
 use super::set::Shared;
 
-/// The channels to one callee. They are not kept: a channel ends with its last user.
+/// The channels to one callee, held weakly: a channel ends with its last user.
 #[derive(Debug, Default)]
 pub(crate) struct Channels(Mutex<Vec<Weak<Shared>>>);
 
-/// Of all channels to one callee.
+/// Endpoints of all channels to one callee.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
-    /// All endpoints.
+    /// Number of endpoints.
     pub(crate) count: usize,
-    /// At most [`MAX_REPORTED`], the worst first.
+    /// At most [`MAX_REPORTED`], worst first.
     pub(crate) worst: Vec<Standing>,
 }
 
-/// How an endpoint stands.
+/// State of one endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Standing {
     pub(crate) address: SocketAddr,
@@ -36,7 +36,7 @@ pub(crate) struct Standing {
 }
 
 impl Channels {
-    /// Adds a channel; nothing where it is known, or where there are [`MAX_REPORTED_CHANNELS`].
+    /// Adds a channel, unless it is known or there are [`MAX_REPORTED_CHANNELS`].
     pub(crate) fn add(&self, channel: &Balanced) {
         let new = Arc::downgrade(channel.shared());
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +46,7 @@ impl Channels {
         }
     }
 
-    /// How their endpoints stand now. One that several of them know is one.
+    /// Returns the present state. An endpoint of several channels counts once.
     pub(crate) fn figures(&self) -> Figures {
         let channels = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut endpoints = BTreeMap::<SocketAddr, Standing>::new();
@@ -77,7 +77,7 @@ impl Standing {
         }
     }
 
-    /// The same endpoint by another channel.
+    /// Adds the state of the same endpoint in another channel.
     fn join(&mut self, other: &Self) {
         self.is_connected &= other.is_connected;
         self.is_ejected |= other.is_ejected;
@@ -85,7 +85,7 @@ impl Standing {
         self.recent = [self.recent, other.recent].into_iter().sum();
     }
 
-    /// The worse one first.
+    /// Orders the worse endpoint first.
     fn by_badness(&self, other: &Self) -> Ordering {
         let states = |standing: &Self| (standing.is_connected, !standing.is_ejected);
         let by_share = || self.recent.by_share(other.recent).reverse();

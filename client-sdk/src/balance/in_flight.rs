@@ -1,4 +1,4 @@
-//! A request at an endpoint, until its answer is complete or nobody waits for it any more.
+//! A request in flight at an endpoint, until its response ends or is dropped.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::client::verdict;
 #[derive(Debug)]
 pub(super) struct InFlight {
     shared: Arc<Shared>,
-    /// The one it was chosen from.
+    /// The set from which the endpoint was chosen.
     set: Arc<Set>,
     place: usize,
-    /// Its connection has been found broken.
+    /// True once the connection was found broken.
     is_broken: Arc<AtomicBool>,
     began: Time,
     deadline: Option<Time>,
@@ -38,17 +38,18 @@ impl InFlight {
         begun
     }
 
-    /// If it is dropped at this time it was not answered in time.
+    /// Sets the time from which a drop counts as a failure.
     pub(super) fn until(&mut self, deadline: Option<Time>) {
         self.deadline = deadline;
     }
 
-    /// What became of it.
+    /// Records the outcome.
     pub(super) fn ended(&mut self, verdict: &Verdict) {
         self.end(endpoints::outcome_of(verdict));
     }
 
-    /// There was no answer. All requests on a connection that breaks fail, which is one failure of the endpoint.
+    /// Records an error. If a connection breaks, all its requests fail; that counts as one failure of the
+    /// endpoint.
     pub(super) fn failed(&mut self, error: &(dyn Error + 'static)) {
         let verdict = verdict::of_error(error);
         let outcome = endpoints::outcome_of(&verdict);

@@ -1,25 +1,26 @@
-//! A channel that knows its endpoints.
+//! A load-balancing channel that picks an endpoint per attempt.
 //!
 //! ```no_run
 //! # use damper_sdk::{Damper, Options};
 //! # use tonic_health::pb::health_client::HealthClient as StockClient;
 //! # fn start(damper: &Damper) -> Result<(), Box<dyn std::error::Error>> {
-//! // Every address of the name, with a connection each.
+//! // One connection to each address of the name.
 //! let channel = damper_sdk::balanced("http://stock.shop.svc:7702")?;
 //! let stock = StockClient::new(damper.client_layer("stock")?.layer(channel));
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! - An attempt goes to that one of two endpoints at random which has fewer requests in flight, and never to one that
-//!   the same call has tried while another can be used.
-//! - An endpoint that fails while the others do not is ejected for a while; see [`damper_core::endpoints`].
-//! - A request that a closing connection has not taken is sent to another endpoint.
-//! - While no endpoint is connected requests wait for the first one to answer; once all have failed they fail at once.
+//! - Each attempt goes to the endpoint with fewer requests in flight, of two chosen at random. It avoids
+//!   endpoints that the same call has tried, if another is available.
+//! - An endpoint that fails while others do not is ejected for a time; see [`damper_core::endpoints`].
+//! - If a closing connection has not accepted a request, the request goes to another endpoint.
+//! - While no endpoint is connected, requests wait for the first one. Once all have failed, requests fail at
+//!   once.
 //!
-//! `discovery` says which endpoints there are, `connection` keeps one connected by what `connect` makes, `service`
-//! sends requests, `in_flight` counts them and reads what became of them, `tried` is how the layer above says which
-//! endpoints a call has been to, `figures` is what the control plane is told of them.
+//! `discovery` finds the endpoints, `connection` keeps one connected through `connect`, `service` sends
+//! requests, `in_flight` counts them and records outcomes. `tried` passes the endpoints that a call has used
+//! between this channel and the client layer. `figures` is the report to the control plane.
 
 mod body;
 mod connect;
@@ -47,16 +48,15 @@ pub(crate) use self::figures::{Channels, Figures, Standing};
 pub(crate) use self::set::Shared;
 pub use self::targets::{Target, Targets};
 
-/// A channel to all endpoints of a callee. Clones are the same one; the connections end with the last of them.
-///
-/// Made by [`balanced`].
+/// A channel to all endpoints of a callee, made by [`balanced`]. Clones share the connections, which close
+/// with the last clone.
 #[derive(Clone)]
 pub struct Balanced {
     shared: Arc<Shared>,
     _discovery: Arc<Task>,
 }
 
-/// Ends with its last handle.
+/// Aborts the task when the last handle is dropped.
 struct Task(AbortHandle);
 
 impl Drop for Task {
@@ -65,18 +65,18 @@ impl Drop for Task {
     }
 }
 
-/// A channel to all endpoints of a callee, for any generated client; usually with
-/// [`ClientLayer`](crate::ClientLayer) around it. See [`balance`](self).
+/// Returns a channel to all endpoints of a callee, for any generated client. Usually wrapped in a
+/// [`ClientLayer`](crate::ClientLayer). See [`balance`](self).
 ///
-/// Connects in the background of the present tokio runtime, and never waits.
+/// Returns at once and connects in the background of the current tokio runtime.
 ///
 /// # Errors
-/// Everything that is wrong with the targets, at once; also if there is no tokio runtime.
+/// All problems of the targets together, or there is no tokio runtime.
 pub fn balanced(targets: impl Into<Targets>) -> Result<Balanced, Faults> {
     let mut faults = Faults::none();
     let checked = targets.into().check(&mut faults);
     let runtime = Handle::try_current()
-        .map_err(|_| faults.add("runtime", "there is none: make a balanced channel within a tokio runtime"))
+        .map_err(|_| faults.add("runtime", "required; call `balanced` within a tokio runtime"))
         .ok();
     let (Some(checked), Some(runtime), true) = (checked, runtime, faults.is_empty()) else {
         return Err(faults);
@@ -87,7 +87,7 @@ pub fn balanced(targets: impl Into<Targets>) -> Result<Balanced, Faults> {
 }
 
 impl Balanced {
-    /// What is known of its endpoints.
+    /// Returns the channel's endpoints.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

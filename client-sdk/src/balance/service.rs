@@ -1,5 +1,5 @@
-//! Sends requests: chooses the endpoint when the request is known, and another where a closing connection has not
-//! taken it.
+//! Sends requests: picks the endpoint once the request is known, and another one if a closing connection has
+//! not accepted it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::{Balanced, BalancedBody};
 use crate::client::{BoxError, verdict};
 use crate::headers;
 
-/// A request is given to so many connections at most, if each is closed before it takes it.
+/// Connections tried for one request, if each is closed before it accepts the request.
 const SENDS: usize = 8;
 const NAME: &str = concat!("damper-sdk/", env!("CARGO_PKG_VERSION"));
 
@@ -35,7 +35,7 @@ impl Service<Request<Body>> for Balanced {
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        // The connections are kept until the request is answered, also where this was the last handle.
+        // The connections must outlive the request, even if this was the last handle.
         let channel = self.clone();
         let chosen = channel.shared().choose(Tried::NONE);
         let timeout = headers::bytes(request.headers(), &headers::TIMEOUT).and_then(deadline::parse);
@@ -44,7 +44,7 @@ impl Service<Request<Body>> for Balanced {
         Box::pin(async move {
             let answer = exchange(channel.shared(), request, chosen, deadline);
             match timeout {
-                // Beyond what a clock can count there is no limit.
+                // A timeout beyond the range of the clock is no limit.
                 Some(timeout) => tokio::time::timeout(timeout, answer)
                     .await
                     .unwrap_or_else(|_| Err(TimeoutExpired(()).into())),
@@ -93,7 +93,7 @@ async fn exchange(
     Err(ConnectError("every connection was closed before it took the request".into()).into())
 }
 
-/// Makes the request one for the target: whom it is for, and by whom it is made.
+/// Sets scheme, authority, path, version and user agent of the request.
 fn complete(shared: &Shared, request: &mut Request<Body>) {
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
     let (scheme, authority) = shared.authority();

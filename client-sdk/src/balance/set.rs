@@ -1,4 +1,4 @@
-//! The endpoints of a callee, as all its calls share them.
+//! The endpoints of a callee, shared by all calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,28 +16,28 @@ use super::in_flight::InFlight;
 use super::tried;
 use crate::clock::Clock;
 
-/// What a balanced channel and its tasks share.
+/// State shared by a balanced channel and its tasks.
 #[derive(Debug)]
 pub(crate) struct Shared {
     target: Uri,
     set: ArcSwap<Set>,
     clock: Clock,
-    /// Changes whenever an endpoint is connected, or not, or another.
+    /// Changes with each connect, disconnect or new set.
     changed: watch::Sender<()>,
     has_ended: AtomicBool,
 }
 
-/// The endpoints that there are.
+/// The current endpoints.
 #[derive(Debug, Default)]
 pub(crate) struct Set {
-    /// Those of the caller's zone first.
+    /// Sorted: endpoints in the caller's zone first.
     endpoints: Vec<Arc<Endpoint>>,
     local: usize,
-    /// The first discovery has ended, with endpoints or without.
+    /// True once the first discovery has ended, with or without endpoints.
     is_known: bool,
 }
 
-/// An endpoint that a request is to be sent to.
+/// An endpoint chosen for a request.
 pub(super) struct Chosen {
     pub(super) sender: Sender,
     pub(super) in_flight: InFlight,
@@ -63,7 +63,7 @@ impl Shared {
         self.clock
     }
 
-    /// Whom requests name.
+    /// Returns the scheme and authority of requests.
     pub(super) fn authority(&self) -> (Scheme, Authority) {
         let scheme = self.target.scheme().cloned().unwrap_or(Scheme::HTTP);
         let authority = self.target.authority().cloned();
@@ -80,24 +80,24 @@ impl Shared {
         self.tell();
     }
 
-    /// The endpoints that there are now.
+    /// Returns the current endpoints.
     pub(super) fn set(&self) -> Arc<Set> {
         self.set.load_full()
     }
 
-    /// Wakes the requests that wait for an endpoint.
+    /// Wakes requests that wait for an endpoint.
     pub(super) fn tell(&self) {
         self.changed.send_replace(());
     }
 
-    /// The endpoint for an attempt of a call that has tried these, or others of which the layer above knows; none if
-    /// none is connected.
+    /// Returns the endpoint for an attempt, avoiding those in `tried` and those the client layer reports.
+    /// `None` if none is connected.
     pub(super) fn choose(self: &Arc<Self>, tried: Tried) -> Option<Chosen> {
         let set = self.set.load_full();
         let (tried, now) = (tried.union(tried::so_far()), self.clock.now());
         let place = endpoints::choose(&set.endpoints, set.local, tried, now, fastrand::u64(..))?;
         let endpoint = set.endpoints.get(place)?;
-        // It may just have been lost.
+        // The connection may just have closed.
         let (sender, is_broken) = endpoint.sender()?;
         let slot = endpoint.slot();
         tried::now(slot);
@@ -105,7 +105,7 @@ impl Shared {
         Some(Chosen { sender, in_flight, slot })
     }
 
-    /// The same; waits while there is hope for one.
+    /// As [`choose`](Self::choose), but waits while an endpoint may still connect.
     ///
     /// # Errors
     /// No endpoint is connected, and each has failed.
@@ -116,27 +116,27 @@ impl Shared {
                 return Ok(chosen);
             }
             self.has_hope()?;
-            // Never closed: the sender is in here.
+            // Never closed: `self` holds the sender.
             _ = changes.changed().await;
         }
     }
 
     /// # Errors
-    /// Why there is no endpoint to wait for.
+    /// The reason why no endpoint can be expected.
     fn has_hope(&self) -> Result<(), ConnectError> {
         if self.has_ended.load(Ordering::Acquire) {
-            return Err(ConnectError("the runtime that the channel was made in has ended".into()));
+            return Err(ConnectError("the channel's runtime has ended".into()));
         }
         self.set.load().is_hopeless().map_or(Ok(()), Err)
     }
 
-    /// Nobody makes connections any more.
+    /// Marks the channel as ended: no more connections are made.
     pub(super) fn end(&self) {
         self.has_ended.store(true, Ordering::Release);
         self.tell();
     }
 
-    /// Tells how an attempt at an endpoint ended.
+    /// Records how an attempt at an endpoint ended.
     pub(super) fn ended(&self, set: &Set, place: usize, outcome: Outcome) {
         let change = endpoints::ended(&set.endpoints, place, outcome, self.clock.now());
         let (Some(change), Some(endpoint)) = (change, set.endpoints.get(place)) else { return };
@@ -144,17 +144,17 @@ impl Shared {
         match change {
             Change::Ejected(time) => tracing::warn!(
                 target: "damper", %target, %address,
-                "endpoint ejected for {time:?}: it fails and the other endpoints do not"
+                "endpoint ejected for {time:?}: it fails while others do not"
             ),
             Change::Returned => {
-                tracing::info!(target: "damper", %target, %address, "ejected endpoint is used again")
+                tracing::info!(target: "damper", %target, %address, "ejected endpoint returned")
             }
         }
     }
 }
 
 impl Set {
-    /// With those of the zone first.
+    /// Sorts the endpoints of the caller's zone first.
     pub(super) fn new(mut endpoints: Vec<Arc<Endpoint>>, zone: Option<&str>) -> Self {
         let is_local = |endpoint: &Arc<Endpoint>| zone.is_some() && endpoint.place.zone.as_deref() == zone;
         endpoints.sort_by_key(|endpoint| !is_local(endpoint));
@@ -166,7 +166,7 @@ impl Set {
         &self.endpoints
     }
 
-    /// Why there is no endpoint to wait for; none while there may be one soon.
+    /// Returns the reason why no endpoint can be expected; `None` while one may connect soon.
     fn is_hopeless(&self) -> Option<ConnectError> {
         if !self.is_known || self.endpoints.iter().any(|endpoint| !endpoint.has_failed()) {
             return None;

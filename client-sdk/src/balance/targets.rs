@@ -1,4 +1,4 @@
-//! What an application says about a callee's endpoints, checked.
+//! Configuration of a callee's endpoints.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,22 +9,22 @@ use std::task::{Context, Poll};
 
 use damper_core::Faults;
 use damper_core::endpoints::MAX_ENDPOINTS;
-use damper_endpoint::{Access, Said, Speaker, address};
+use damper_endpoint::{Access, AccessSettings, Speaker, address};
 use tonic::transport::Uri;
 use tower::discover::{Change, Discover};
 
-/// Where a callee's endpoints are, and how they are reached.
+/// Endpoints of a callee and how to reach them.
 ///
-/// A text is an address such as `http://stock.shop.svc:7702` or `https://...` (cargo feature `tls`): its host is looked
-/// up every ten seconds, and each of its addresses is an endpoint.
+/// A string is an address such as `http://stock.shop.svc:7702`, or `https://...` with the cargo feature
+/// `tls`. The host is looked up every ten seconds, and each of its addresses is an endpoint.
 ///
 /// ```
 /// use damper_sdk::balance::{Target, Targets};
 ///
-/// // These and no others; requests still name `stock`.
+/// // Fixed endpoints; the authority of requests is still `stock`.
 /// let targets = Targets::new("http://stock").at(["10.0.0.1:7702", "10.0.1.1:7702"]);
 ///
-/// // Those of the caller's zone are preferred.
+/// // Endpoints in the caller's zone are preferred.
 /// let near = Target::new("10.0.0.1:7702").zone("a");
 /// let far = Target::new("10.0.1.1:7702").zone("b");
 /// let targets = Targets::new("http://stock").at([near, far]).zone("a");
@@ -35,32 +35,32 @@ pub struct Targets {
     at: Option<Vec<Target>>,
     discover: Option<Changes>,
     zone: Option<String>,
-    tls: Said,
+    tls: AccessSettings,
 }
 
-/// One place where a callee is: `host:port`. A host with several addresses is several endpoints.
+/// One address of a callee, as `host:port`. A host with several addresses is several endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     host_and_port: String,
     zone: Option<Arc<str>>,
 }
 
-/// An endpoint's place.
+/// Address and zone of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) address: SocketAddr,
     pub(super) zone: Option<Arc<str>>,
 }
 
-/// What [`Targets`] come to.
+/// Checked [`Targets`].
 pub(super) struct Checked {
-    /// Whom requests name, and whom certificates must be for.
+    /// Authority of requests, and the name that certificates must match.
     pub(super) target: Uri,
-    /// Names to look up, which may be addresses.
+    /// Names to look up; may be IP addresses.
     pub(super) names: Vec<Name>,
-    /// Who says other names.
+    /// Stream of changes to the names.
     pub(super) changes: Option<Changes>,
-    /// The caller's.
+    /// Zone of the caller.
     pub(super) zone: Option<Arc<str>>,
     pub(super) access: Arc<Access>,
 }
@@ -73,27 +73,27 @@ pub(super) struct Name {
     pub(super) zone: Option<Arc<str>>,
 }
 
-/// Endpoints that come and go, whatever their keys are.
+/// A `Discover` with its key type erased.
 pub(super) type Changes = Pin<Box<dyn PollChanges>>;
 
 pub(super) trait PollChanges: Send {
-    /// All that is there now.
+    /// Ready with all current names after a change.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Vec<Name>, String>>>;
 }
 
 impl Targets {
-    /// The callee at `target`.
+    /// Returns targets for the callee at `target`.
     pub fn new(target: impl Into<String>) -> Self {
-        Self { target: target.into(), at: None, discover: None, zone: None, tls: Said::default() }
+        Self { target: target.into(), at: None, discover: None, zone: None, tls: AccessSettings::default() }
     }
 
-    /// The endpoints are at these places, instead of at the addresses of the target's host.
+    /// Sets fixed endpoints, in place of the addresses of the target's host.
     #[must_use]
     pub fn at<T: Into<Target>>(self, targets: impl IntoIterator<Item = T>) -> Self {
         Self { at: Some(targets.into_iter().map(Into::into).collect()), ..self }
     }
 
-    /// The endpoints are those that this says. Where it fails, or ends, the last ones are kept.
+    /// Takes the endpoints from a `Discover`. If it fails or ends, the last endpoints stay.
     #[must_use]
     pub fn discover<D>(self, discover: D) -> Self
     where
@@ -106,20 +106,20 @@ impl Targets {
         Self { discover: Some(Box::pin(changes)), ..self }
     }
 
-    /// Where the caller is: endpoints of the same zone are preferred while they can be used.
+    /// Sets the zone of the caller. Endpoints of the same zone are preferred while available.
     #[must_use]
     pub fn zone(self, zone: impl Into<String>) -> Self {
         Self { zone: Some(zone.into()), ..self }
     }
 
-    /// The authorities that may have issued the endpoints' certificates, in a PEM file; the system's if it is not said.
+    /// PEM file with the authorities to trust for the endpoints' certificates. Default: those of the system.
     #[must_use]
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.tls.ca_file = Some(path.into());
         self
     }
 
-    /// The certificate that is shown to endpoints, with its key, in PEM files.
+    /// PEM files with the client certificate and its key.
     #[must_use]
     pub fn certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.tls.cert_file = Some(certificate.into());
@@ -127,21 +127,21 @@ impl Targets {
         self
     }
 
-    /// The name that the endpoints' certificates must be for; the target's host if it is not said.
+    /// Name that the endpoints' certificates must match. Default: the host of the target.
     #[must_use]
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.tls.server_name = Some(name.into());
         self
     }
 
-    /// None where something is wrong, which is noted.
+    /// Returns `None` if a fault was added.
     pub(super) fn check(self, faults: &mut Faults) -> Option<Checked> {
         let target = address::parse(&self.target).map_err(|problem| faults.add("target", problem)).ok();
         let named: Vec<_> = target.iter().map(|uri| ("target".to_owned(), uri.clone())).collect();
         let access = Access::resolve(self.tls, Speaker::Code, &named, &|_| None, faults);
         let names = match (&self.at, &self.discover) {
             (Some(_), Some(_)) => {
-                faults.add("discover", "`at` names the endpoints already");
+                faults.add("discover", "conflicts with `at`; use one of them");
                 Vec::new()
             }
             (Some(targets), None) => check_all(targets, faults),
@@ -155,7 +155,7 @@ impl Targets {
 
 fn check_all(targets: &[Target], faults: &mut Faults) -> Vec<Name> {
     if targets.is_empty() || targets.len() > MAX_ENDPOINTS {
-        faults.add("at", format!("{} endpoints; 1 to {MAX_ENDPOINTS} are possible", targets.len()));
+        faults.add("at", format!("{} endpoints; must be 1 to {MAX_ENDPOINTS}", targets.len()));
         return Vec::new();
     }
     let mut names = Vec::with_capacity(targets.len());
@@ -169,12 +169,12 @@ fn check_all(targets: &[Target], faults: &mut Faults) -> Vec<Name> {
 }
 
 impl Target {
-    /// The endpoint at `host:port`.
+    /// Returns the endpoint at `host:port`.
     pub fn new(host_and_port: impl Into<String>) -> Self {
         Self { host_and_port: host_and_port.into(), zone: None }
     }
 
-    /// Where it is.
+    /// Sets the zone of the endpoint.
     #[must_use]
     pub fn zone(self, zone: impl Into<String>) -> Self {
         Self { zone: Some(Arc::from(zone.into())), ..self }
@@ -224,13 +224,13 @@ impl From<SocketAddr> for Target {
     }
 }
 
-/// What a `Discover` has said so far.
+/// The names known from a `Discover`.
 struct Known<D: Discover> {
     discover: Pin<Box<D>>,
     known: Vec<(D::Key, Name)>,
 }
 
-// What is pinned is on the heap.
+// `discover` is pinned on the heap.
 impl<D: Discover> Unpin for Known<D> {}
 
 impl<D> PollChanges for Known<D>

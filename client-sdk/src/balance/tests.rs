@@ -6,13 +6,13 @@ use tower::discover::Change;
 
 use super::*;
 
-/// Addresses of this machine where nobody listens.
+/// Local addresses without a listener.
 fn nowhere(number: usize) -> SocketAddr {
     let [.., third, fourth] = (number as u32).to_be_bytes();
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 1, third, fourth)), 9)
 }
 
-/// The endpoints once there are so many.
+/// Waits until the channel has `count` endpoints.
 async fn endpoints(channel: &Balanced, count: usize) -> Vec<Arc<endpoint::Endpoint>> {
     let mut changes = channel.shared.changes();
     loop {
@@ -33,5 +33,5 @@ async fn endpoints_are_bounded() {
     let mut slots: Vec<_> = endpoints.iter().map(|endpoint| endpoint.slot()).collect();
     slots.sort_unstable();
     slots.dedup();
-    assert_eq!(slots.len(), MAX_ENDPOINTS, "each has a number of its own");
+    assert_eq!(slots.len(), MAX_ENDPOINTS, "each slot is unique");
 }

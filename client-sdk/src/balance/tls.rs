@@ -1,4 +1,4 @@
-//! TLS to an endpoint. The certificate must be for the target, whatever the endpoint's address is.
+//! TLS to an endpoint. The certificate must match the target, not the endpoint's address.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use tokio_rustls::client::TlsStream;
 use tonic::transport::Uri;
 
 use super::connect::{WITHIN, described};
-use crate::aside::TimedThread;
+use crate::worker::TimedThread;
 
-/// What the files say is used for so long, so that many endpoints that connect at once read them once.
+/// How long file contents are reused, so that endpoints that connect together read them once.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
 type Settings = (Arc<ClientConfig>, ServerName<'static>);
 
-/// How connections to a target are encrypted.
+/// TLS configuration of a target.
 pub(super) struct Tls {
     target: Uri,
     access: Arc<Access>,
@@ -36,25 +36,25 @@ struct Files {
 }
 
 impl Tls {
-    /// None if the target does not ask for it.
+    /// Returns `None` if the target does not use TLS.
     pub(super) fn of(target: &Uri, access: Arc<Access>) -> Option<Arc<Self>> {
         let files = Mutex::default();
         address::is_tls(target).then(|| Arc::new(Self { target: target.clone(), access, files }))
     }
 
     /// # Errors
-    /// Why there is no encrypted connection.
+    /// The reason why there is no encrypted connection.
     pub(super) async fn encrypt(
         &self,
         tcp: TokioIo<TcpStream>,
     ) -> Result<TokioIo<TlsStream<TcpStream>>, String> {
         let read = self.settings().await;
-        let (config, name) = read.map_err(|problem| format!("the files of its TLS: {problem}"))?;
+        let (config, name) = read.map_err(|problem| format!("TLS files: {problem}"))?;
         let connecting = TlsConnector::from(config).connect(name, tcp.into_inner());
         let stream = connecting.await.map_err(|error| described(&error))?;
         match stream.get_ref().1.alpn_protocol() {
             Some(b"h2") => Ok(TokioIo::new(stream)),
-            _ => Err("it does not speak HTTP/2 over TLS".to_owned()),
+            _ => Err("the endpoint does not support HTTP/2 over TLS".to_owned()),
         }
     }
 

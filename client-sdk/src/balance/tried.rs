@@ -1,19 +1,19 @@
-//! How the layer above says which endpoints a call has tried, and learns which one it tried now.
+//! Passes the endpoints that a call has tried between the client layer and the channel.
 //!
-//! It calls the channel, or polls the attempt, on this thread, with any layers between; so a cell of the thread carries
-//! it, without an allocation. A layer that sends from another task, as a buffer does, loses it: then an attempt may go
-//! to an endpoint that was tried.
+//! The client layer polls the channel on the same thread, with any layers between, so a thread-local cell
+//! carries the set without an allocation. A layer that sends from another task, such as a buffer, loses it.
+//! An attempt may then go to an endpoint that was tried before.
 
 use std::cell::Cell;
 
 use damper_core::endpoints::Tried;
 
 thread_local! {
-    /// None outside of calls under a rule.
+    /// `None` outside calls under a rule.
     static TRIED: Cell<Option<Tried>> = const { Cell::new(None) };
 }
 
-/// Does what may send a request of a call that has tried these.
+/// Runs `send` for a call that has tried these endpoints.
 pub(crate) fn with<T>(tried: &mut Tried, send: impl FnOnce() -> T) -> T {
     let outer = Outer(TRIED.replace(Some(*tried)));
     let sent = send();
@@ -22,7 +22,7 @@ pub(crate) fn with<T>(tried: &mut Tried, send: impl FnOnce() -> T) -> T {
     sent
 }
 
-/// What the cell held before; put back also when sending panics.
+/// Restores the previous value of the cell, also on panic.
 struct Outer(Option<Tried>);
 
 impl Drop for Outer {
@@ -31,12 +31,12 @@ impl Drop for Outer {
     }
 }
 
-/// What the call that a request is sent for has tried.
+/// Returns the endpoints that the current call has tried.
 pub(super) fn so_far() -> Tried {
     TRIED.get().unwrap_or(Tried::NONE)
 }
 
-/// The call tries this one as well.
+/// Adds an endpoint to those that the current call has tried.
 pub(super) fn now(slot: u32) {
     if let Some(mut tried) = TRIED.get() {
         tried.insert(slot);

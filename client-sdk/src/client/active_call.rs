@@ -1,7 +1,7 @@
-//! One call under way: the engine's `Call` with what it needs from outside, ended exactly once.
+//! One call in flight: the engine's `Call` and what it needs from outside. Ends exactly once.
 //!
-//! The call travels from the response future into the response body. Wherever it is dropped before its end
-//! it counts as cancelled, or as timed out if its deadline has come.
+//! The call moves from the response future into the response body. If dropped before its end it counts as
+//! cancelled, or as timed out if its deadline has passed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,18 +25,18 @@ pub(crate) struct ActiveCall {
     context: Option<Context>,
     watch: CallSpan,
     trail: AttemptTrail,
-    /// When the call was last asked for a step.
+    /// Time of the last step.
     now: Time,
-    /// On a request that is still being sent; nobody does once the answer has begun.
+    /// Cancels a request that is still being sent. Empty once the response has begun.
     hang_up: BodyCanceller,
-    /// The last attempt came to an error instead of an answer.
+    /// The last attempt failed with an error instead of a response.
     is_error: bool,
-    /// Reading the clock is dear, so it is not read after the end.
+    /// Avoids reading the clock, which is expensive, after the end.
     has_ended: bool,
 }
 
 impl ActiveCall {
-    /// Begins a call, to be asked what to do first.
+    /// Begins a call.
     #[inline]
     pub(super) fn begin(
         route: Arc<RouteHandle>,
@@ -59,12 +59,12 @@ impl ActiveCall {
         }
     }
 
-    /// What to do first.
+    /// Returns the first step.
     pub(super) fn first_step(&mut self) -> Step {
         self.step(self.now)
     }
 
-    /// Gives the call a request to hang up on.
+    /// Sets the request to cancel when the call ends.
     pub(super) fn hang_up_at_end(&mut self, hang_up: BodyCanceller) {
         self.hang_up = hang_up;
     }
@@ -78,7 +78,7 @@ impl ActiveCall {
         self.route.policy().is_some_and(|policy| policy.mode == Mode::Enforce)
     }
 
-    /// True if the engine ends the attempt at some time.
+    /// True if the engine limits the time of the attempt.
     pub(super) fn has_limit(&self) -> bool {
         self.is_enforced() && self.call.has_limit()
     }
@@ -88,13 +88,13 @@ impl ActiveCall {
         self.call.is_between_attempts()
     }
 
-    /// Wakes the call while it waits.
+    /// Returns the bell that wakes the call while it waits.
     pub(super) fn bell(&self) -> &Bell {
         self.route.bell()
     }
 
-    /// The answer to this attempt has begun: all others are given up. From now on nobody hangs up on the request,
-    /// unless it is by the line that is handed over.
+    /// Commits the call to an attempt whose response has begun and drops all others. Returns the canceller of
+    /// the request, which only a timeout uses from here on.
     pub(super) fn answer_begins(&mut self, attempt: u32) -> BodyCanceller {
         self.call.attempt_committed(&self.route, attempt, || self.clock.now());
         std::mem::take(&mut self.hang_up)
@@ -104,7 +104,7 @@ impl ActiveCall {
         self.step(self.clock.now())
     }
 
-    /// The attempt ended; what now?
+    /// Records the end of an attempt and returns the next step.
     pub(super) fn attempt_ended(&mut self, attempt: AttemptSpan, verdict: Verdict, cause: Cause<'_>) -> Step {
         let (now, number) = (self.clock.now(), attempt.number());
         self.is_error = matches!(cause, Cause::Error(_));
@@ -114,7 +114,7 @@ impl ActiveCall {
         self.step(now)
     }
 
-    /// The attempt was cancelled; what now?
+    /// Records the timeout of an attempt and returns the next step.
     pub(crate) fn attempt_timed_out(&mut self, attempt: AttemptSpan) -> Step {
         let (now, number) = (self.clock.now(), attempt.number());
         self.watch.attempt_timed_out(attempt, now);
@@ -125,20 +125,20 @@ impl ActiveCall {
         self.step(now)
     }
 
-    /// The attempt that the last step asked for is sent.
+    /// Records the attempt of the last step as sent.
     pub(crate) fn attempt_sent(&mut self, send: &SendAttempt) -> AttemptSpan {
         self.trail.sent(send, self.now, self.route.failures());
         self.watch.sent(send, self.now, self.clock)
     }
 
-    /// How long an answer may be that is held back until its status is known; none if it is not held.
+    /// Longest response, in bytes, that is held until its status is known; `None` if responses are not held.
     pub(crate) fn hold_limit(&self) -> Option<usize> {
         let policy =
             self.route.policy().filter(|policy| policy.hold_unary && policy.mode == Mode::Enforce)?;
         policy.repeats().then(|| usize::try_from(policy.replay_limit).unwrap_or(usize::MAX))
     }
 
-    /// How long the call may still take; none if it has no deadline.
+    /// Returns the time left; `None` without a deadline.
     pub(crate) fn time_left(&self) -> Option<Duration> {
         self.call.deadline().map(|deadline| deadline.since(self.clock.now()))
     }
@@ -171,7 +171,7 @@ impl Drop for ActiveCall {
         }
         let now = self.clock.now();
         if let Some(finish) = self.call.dropped(&self.route, now) {
-            // Somebody's timer ended the call at its deadline, and with it what was under way.
+            // A timer outside the engine ended the call and its attempts at the deadline.
             if finish.ending.fate == Fate::Deadline {
                 self.trail.timed_out(now, self.route.failures());
             }

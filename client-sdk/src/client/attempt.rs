@@ -1,4 +1,4 @@
-//! One attempt, until its answer begins, or is complete where it is held.
+//! One attempt, until its response begins or, if held, is complete.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,7 +14,7 @@ use super::telemetry::AttemptSpan;
 use super::verdict::BoxError;
 
 pin_project! {
-    /// An attempt, and what is told of it.
+    /// An attempt with its span.
     pub(super) struct Attempt<S, F, B>
     where
         B: http_body::Body,
@@ -31,32 +31,32 @@ pin_project! {
     where
         B: http_body::Body,
     {
-        // Or it is over, or there was none.
+        // Also the state before and after an attempt.
         Sending { #[pin] sending: RequestInFlight<S, F> },
         Holding { held: Option<Box<HeldResponse<B>>> },
     }
 }
 
-/// What an attempt came to.
+/// Result of an attempt.
 pub(super) enum AttemptResult<B: http_body::Body> {
-    /// An answer's headers, or none.
+    /// Response headers or an error.
     Outcome(Result<Response<B>, BoxError>),
-    /// An answer that was held, whole or let go.
+    /// A held response, complete or released early.
     Held(Box<HeldResponse<B>>),
 }
 
 impl<S, F, B: http_body::Body> Attempt<S, F, B> {
-    /// No attempt.
+    /// Returns the absence of an attempt.
     pub(super) fn none() -> Self {
         Self { watch: AttemptSpan::none(), stage: Stage::Sending { sending: RequestInFlight::Over } }
     }
 
-    /// One whose request is on its way.
+    /// Returns an attempt whose request is in flight.
     pub(super) fn sending(watch: AttemptSpan, sending: RequestInFlight<S, F>) -> Self {
         Self { watch, stage: Stage::Sending { sending } }
     }
 
-    /// One whose answer is held.
+    /// Returns an attempt whose response is held.
     pub(super) fn holding(watch: AttemptSpan, held: Box<HeldResponse<B>>) -> Self {
         Self { watch, stage: Stage::Holding { held: Some(held) } }
     }
@@ -65,17 +65,17 @@ impl<S, F, B: http_body::Body> Attempt<S, F, B> {
         matches!(self.stage, Stage::Sending { sending: RequestInFlight::Over })
     }
 
-    /// The attempt, as the engine knows it.
+    /// Returns the engine's number of the attempt.
     pub(super) fn number(&self) -> u32 {
         self.watch.number()
     }
 
-    /// Takes over what is told of it.
+    /// Takes the span of the attempt.
     pub(super) fn take_watch(self: Pin<&mut Self>) -> AttemptSpan {
         std::mem::replace(self.project().watch, AttemptSpan::none())
     }
 
-    /// The call goes on without it: its stream is reset.
+    /// Drops the attempt because the call continues without it; its stream is reset.
     pub(super) fn give_up(self: Pin<&mut Self>) {
         let mut this = self.project();
         this.watch.lost();
@@ -90,7 +90,7 @@ where
     B: http_body::Body,
     B::Error: Into<BoxError>,
 {
-    /// Ready with what it came to; then it is over. One that is over never is.
+    /// Ready once, with the result of the attempt. Pending without an attempt.
     pub(super) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<AttemptResult<B>> {
         let mut this = self.project();
         let _in_span = this.watch.span().enter();

@@ -1,7 +1,6 @@
-//! A call whose answer has begun, of either kind: the body goes on with it.
+//! A call of either kind whose response has begun; owned by the response body.
 //!
-//! The body tells it how the answer ended, and asks it how long that may take. Only a call under a rule has an answer
-//! to the second: the time of one that passes is somebody else's business.
+//! The body reports how the response ended and asks for its time limit. Only a call under a rule has one.
 
 use std::task::{Context, Poll, ready};
 
@@ -18,7 +17,7 @@ pub(super) enum CommittedCall {
 }
 
 impl CommittedCall {
-    /// The callee is not of this system: what it says of the chain is not heard.
+    /// True if the callee is external: its chain flags are ignored.
     pub(super) fn is_external(&self) -> bool {
         match self {
             Self::Passing(call) => call.external,
@@ -26,7 +25,7 @@ impl CommittedCall {
         }
     }
 
-    /// The answer ended so. True if the application is to be told that its time is over.
+    /// Records the end of the response. Returns true if the application gets a timeout.
     pub(super) fn ended(self, verdict: Verdict, cause: Cause<'_>) -> bool {
         match self {
             Self::Passing(call) => {
@@ -37,7 +36,7 @@ impl CommittedCall {
         }
     }
 
-    /// The same for an answer that was cut.
+    /// As [`ended`](Self::ended), for a response that timed out.
     pub(super) fn timed_out(self) -> bool {
         match self {
             Self::Passing(_) => false,
@@ -45,8 +44,8 @@ impl CommittedCall {
         }
     }
 
-    /// One more frame of data was ready. True if the answer's time is over: a body that always has one would never be
-    /// asked otherwise. Most answers have a single frame, for which the clock is not read.
+    /// Notes a data frame. Returns true if the time limit has passed: a body that always has a frame ready
+    /// would never reach the timer. The clock is not read for the first frame, which is usually the only one.
     pub(super) fn is_over_at_frame(&mut self) -> bool {
         match self {
             Self::Passing(_) => false,
@@ -54,7 +53,7 @@ impl CommittedCall {
         }
     }
 
-    /// Ready when the attempt's time is over.
+    /// Ready when the time limit of the attempt has passed.
     pub(super) fn poll_limit(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Self::Governed(answering) = self else { return Poll::Pending };
         let CallState { call, timer, .. } = &mut *answering.calling;

@@ -1,9 +1,8 @@
-//! What a call needs until its end, in a place on the heap that was another call's before.
+//! Reused heap slot that holds the state of a call until its end.
 //!
-//! It is almost a kilobyte, and an answer is moved a dozen times on its way to the application: by this
-//! layer, by those around it, by tonic. So it stays where it is, and a pointer moves. The places of calls that
-//! ended on a thread serve those that begin there next, so that a call does not go to the heap for one; a thread
-//! keeps at most [`MOST`] of them.
+//! The state takes almost a kilobyte, and a response is moved a dozen times on its way through this layer,
+//! the layers around it and tonic. A pointer is moved instead. Slots of ended calls are reused by the next
+//! calls on the same thread, without an allocation. A thread keeps at most [`MOST`] free slots.
 
 use std::cell::RefCell;
 use std::mem;
@@ -21,38 +20,38 @@ use super::telemetry::AttemptSpan;
 use super::timer::Timer;
 use crate::kills::KillWaker;
 
-/// The places that a thread keeps: for as many calls as one has under way at once, some 60 kB.
+/// Free slots per thread: about 60 kB, enough for as many concurrent calls.
 const MOST: usize = 64;
 
 thread_local! {
     static FREE: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A place is empty while no call has it.
+/// A slot is empty while free.
 type Place = Box<Option<CallState>>;
 
-/// One call, as long as it lasts.
+/// A call with its slot.
 #[derive(Debug)]
 pub(super) struct CallSlot(Option<Place>);
 
-/// What it consists of.
+/// State of a call.
 #[derive(Debug)]
 pub(super) struct CallState {
-    /// The one whose answer has begun; of no attempt before.
+    /// Span of the attempt whose response has begun.
     pub(super) attempt: AttemptSpan,
     pub(super) call: ActiveCall,
     pub(super) requests: RequestFactory,
     pub(super) timer: Timer,
     pub(super) alarm: KillWaker,
-    /// What a call is told that a kill refuses.
+    /// Response to a call that a kill rejects.
     pub(super) refusal: Option<Box<LocalResponse>>,
     pub(super) external: bool,
-    /// Where its attempts went, if the channel knows.
+    /// Endpoints tried, if the channel reports them.
     pub(super) tried: Tried,
 }
 
 impl CallSlot {
-    /// The call is begun in its place, for it is large.
+    /// Begins the call in its slot: it is large.
     #[inline]
     pub(super) fn begin(call: impl FnOnce() -> ActiveCall, requests: RequestFactory, external: bool) -> Self {
         let mut place = free_place();
@@ -74,17 +73,17 @@ fn free_place() -> Place {
     FREE.try_with(|free| free.borrow_mut().pop()).ok().flatten().unwrap_or_default()
 }
 
-/// A call whose answer has begun: one attempt is left, and it can not be repeated any more.
+/// A call whose response has begun: one attempt is left, and it cannot be retried.
 #[derive(Debug)]
 pub(super) struct CommittedAttempt {
     pub(super) calling: CallSlot,
     hang_up: BodyCanceller,
-    /// One frame of data was read.
+    /// True once a data frame was read.
     has_frame: bool,
 }
 
 impl CommittedAttempt {
-    /// The call goes on with this attempt alone.
+    /// Commits the call to this attempt.
     pub(super) fn new(mut calling: CallSlot, attempt: AttemptSpan) -> Self {
         let hang_up = calling.call.answer_begins(attempt.number());
         calling.attempt = attempt;
@@ -92,7 +91,7 @@ impl CommittedAttempt {
         Self { calling, hang_up, has_frame: false }
     }
 
-    /// One more frame is ready; is the time over?
+    /// Notes a data frame. Returns true if the time limit has passed.
     pub(super) fn is_over_at_frame(&mut self) -> bool {
         let is_first = !std::mem::replace(&mut self.has_frame, true);
         !is_first
@@ -100,13 +99,13 @@ impl CommittedAttempt {
             && !matches!(self.calling.call.next_step(), Step::Wait { .. })
     }
 
-    /// The answer ended so.
+    /// Records the end of the response.
     pub(super) fn ended(&mut self, verdict: Verdict, cause: Cause<'_>) -> Step {
         let attempt = self.calling.take_attempt();
         self.calling.call.attempt_ended(attempt, verdict, cause)
     }
 
-    /// The answer's time was over.
+    /// Records the timeout of the response.
     pub(super) fn timed_out(&mut self) -> Step {
         self.hang_up.now();
         let attempt = self.calling.take_attempt();
@@ -137,9 +136,9 @@ impl DerefMut for CallSlot {
 impl Drop for CallSlot {
     fn drop(&mut self) {
         let Some(mut place) = self.0.take() else { return };
-        // Before the place is given back: what the application put into its request may make calls when dropped.
+        // Before the slot is returned: dropping the request's extensions may start further calls.
         *place = None;
-        // A thread that ends keeps none.
+        // Fails on a thread that is ending.
         _ = FREE.try_with(|free| {
             let mut free = free.borrow_mut();
             if free.len() < MOST {
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_keeps_a_bounded_number_of_places_and_calls_take_them() {
+    fn a_thread_keeps_and_reuses_a_bounded_number_of_slots() {
         let mut service = governed(&engine(enforce()), silent());
         let calls: Vec<_> = (0..2 * MOST).map(|_| service.call(request())).collect();
         drop(calls);
@@ -185,7 +184,7 @@ mod tests {
         assert_eq!(kept(), MOST);
     }
 
-    /// What an application may put into a request.
+    /// An extension that an application may add to a request.
     #[derive(Clone)]
     struct CallsWhenDropped(ClientService<Silent>);
 
@@ -196,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn a_request_whose_end_makes_calls_does_not_stop_its_call_from_ending() {
+    fn a_request_whose_drop_makes_calls_does_not_block_the_end() {
         let engine = engine(enforce());
         let mut service = governed(&engine, silent());
         let mut request = request();
         request.extensions_mut().insert(CallsWhenDropped(service.clone()));
         drop(service.call(request));
-        // The request that was to be sent and the one that was kept made a call each.
+        // The sent request and the buffered one made a call each.
         ended(&engine, &[("cancelled", 3)]);
     }
 }

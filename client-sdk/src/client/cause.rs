@@ -1,8 +1,8 @@
-//! Why an attempt failed, in words of this process.
+//! Describes why an attempt failed, without any text from the peer.
 //!
-//! Operators of the whole fleet read them, so no word of the peer is among them: not its message, nor the debug data
-//! of a GOAWAY (which `h2` prints), nor the names in a certificate. Of an error's source chain only those links speak
-//! whose words are known to be the transport's or the system's own.
+//! Operators of the whole fleet read the description. It therefore never contains the peer's message, the
+//! debug data of a GOAWAY (which `h2` prints) or names from a certificate. Only errors whose texts come from
+//! the transport or the operating system contribute.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -14,52 +14,54 @@ use http::{HeaderMap, StatusCode};
 
 use crate::headers;
 
-/// Its time was over.
+/// Detail of an attempt that timed out.
 pub(super) const OVER: &str = "no answer within its time limit";
 
-/// What an attempt came to.
+/// Where the outcome of an attempt was read.
 #[derive(Clone, Copy)]
 pub(super) enum Cause<'a> {
-    /// The headers of an answer that was nothing else.
+    /// Headers of a response without a body.
     Headers(StatusCode, &'a HeaderMap),
-    /// An answer's trailers, whose status the code names.
+    /// Trailers; the code names their status.
     Trailers,
-    /// An answer that ended without trailers.
+    /// A response that ended without trailers.
     Bare,
-    /// An error in place of an answer, or in the middle of it.
+    /// An error in place of a response, or within it.
     Error(&'a (dyn Error + 'static)),
-    /// It was cut.
+    /// The time limit of the attempt passed.
     Over,
 }
 
-/// What tonic may make of an error of the transport: its own code, not the one that it is judged by.
+/// Codes into which tonic may turn a transport error. They may differ from the code that was counted.
 const OF_TRANSPORT: CodeSet =
     CodeSet::of(&[Code::Cancelled, Code::Unknown, Code::Internal, Code::Unavailable]);
 
-/// The codes that an application may see where an attempt was counted with this one.
+/// Returns the codes that the application may see for an attempt counted with `code`.
 pub(super) fn seen_as(code: Code, is_error: bool) -> CodeSet {
     let code = CodeSet::of(&[code]);
     if is_error { code.union(OF_TRANSPORT) } else { code }
 }
 
-/// What is told of an attempt that failed, in at most [`MAX_DETAIL_BYTES`].
+/// Describes a failed attempt in at most [`MAX_DETAIL_BYTES`].
 pub(super) fn detail(verdict: &Verdict, cause: Cause<'_>) -> Cow<'static, str> {
     let words = match cause {
         Cause::Headers(http, headers) if !headers.contains_key(&headers::GRPC_STATUS) => {
             format!("HTTP status {} without a gRPC status", http.as_u16()).into()
         }
         Cause::Headers(..) | Cause::Trailers => Cow::Borrowed(""),
-        Cause::Bare => Cow::Borrowed("the answer ended without a status"),
+        Cause::Bare => Cow::Borrowed("the response ended without a status"),
         Cause::Error(error) => Cow::Owned(of_error(error)),
         Cause::Over => Cow::Borrowed(OVER),
     };
     let more = match verdict {
-        Verdict::Unprocessed => "the server has not seen the request",
+        Verdict::Unprocessed => "the server did not process the request",
         Verdict::Unsent => "the request was not sent",
-        Verdict::Local => "the process itself refused it",
-        Verdict::TimedOut => "a timer of the client ended it",
-        Verdict::Failure(Failure { no_more_retry: true, .. }) => "a hop below had given up",
-        Verdict::Failure(Failure { pushback: Some(_), .. }) => "the server said when to retry, or not to",
+        Verdict::Local => "rejected within the process",
+        Verdict::TimedOut => "ended by a timer of the client",
+        Verdict::Failure(Failure { no_more_retry: true, .. }) => {
+            "a downstream service asked for no more retries"
+        }
+        Verdict::Failure(Failure { pushback: Some(_), .. }) => "the server sent a retry pushback",
         Verdict::Failure(_) | Verdict::Success => "",
     };
     match (words.is_empty(), more.is_empty()) {
@@ -73,23 +75,23 @@ fn of_error(error: &(dyn Error + 'static)) -> String {
     let mut words = String::new();
     let mut link = Some(error);
     while let Some(error) = link.filter(|_| words.len() < MAX_DETAIL_BYTES) {
-        // Some are wrapped in one that says the same.
-        if let Some(said) = of_link(error).filter(|said| !words.ends_with(&**said)) {
+        // Some errors repeat the text of their source.
+        if let Some(text) = of_link(error).filter(|text| !words.ends_with(&**text)) {
             words.push_str(if words.is_empty() { "" } else { ": " });
-            words.push_str(&said);
+            words.push_str(&text);
         }
         link = error.source();
     }
-    if words.is_empty() { "an error within the process".to_owned() } else { words }
+    if words.is_empty() { "error within the process".to_owned() } else { words }
 }
 
-/// What one error of a chain says; none if its words may be anybody's.
+/// Describes one error of a chain; `None` if its text may come from the peer.
 fn of_link(error: &(dyn Error + 'static)) -> Option<Cow<'static, str>> {
     if error.is::<tonic::ConnectError>() {
         return Some("not connected".into());
     }
     if error.is::<tonic::TimeoutExpired>() {
-        return Some("the transport's time limit was over".into());
+        return Some("time limit of the transport exceeded".into());
     }
     if let Some(error) = error.downcast_ref::<h2::Error>() {
         return Some(of_http2(error));
@@ -109,21 +111,21 @@ fn of_http2(error: &h2::Error) -> Cow<'static, str> {
     match (error.reason(), error.is_go_away()) {
         (Some(reason), true) => format!("connection closed by {by}, {reason:?}").into(),
         (Some(reason), false) => format!("stream reset by {by}, {reason:?}").into(),
-        (None, _) => "an HTTP/2 error".into(),
+        (None, _) => "HTTP/2 error".into(),
     }
 }
 
-/// What the system says. An error that somebody wrapped may quote a certificate: only its kind is told.
+/// Describes an I/O error. A wrapped error may quote a certificate: only its kind is shown.
 fn of_io(error: &io::Error) -> Cow<'static, str> {
     const NOT_FOUND: &str = "failed to lookup address information";
     if error.raw_os_error().is_some() {
         return error.to_string().into();
     }
     if error.to_string().starts_with(NOT_FOUND) {
-        return "the host name was not found".into();
+        return "host name not found".into();
     }
     match error.kind() {
-        io::ErrorKind::InvalidData => "invalid data, as from a failed TLS handshake".into(),
+        io::ErrorKind::InvalidData => "invalid data, for example from a failed TLS handshake".into(),
         kind => kind.to_string().into(),
     }
 }
@@ -140,18 +142,18 @@ fn bounded(words: Cow<'static, str>) -> Cow<'static, str> {
 mod tests {
     use super::*;
 
-    /// An error that says this, because of another.
+    /// An error with this text and source.
     #[derive(Debug, thiserror::Error)]
     #[error("{0}")]
     struct Chained(&'static str, #[source] Box<dyn Error + Send + Sync>);
 
-    fn said(error: impl Into<Box<dyn Error + Send + Sync>>) -> Cow<'static, str> {
+    fn described(error: impl Into<Box<dyn Error + Send + Sync>>) -> Cow<'static, str> {
         let failure = Verdict::Failure(Failure::new(damper_core::Code::Unavailable));
         detail(&failure, Cause::Error(&*error.into()))
     }
 
     #[test]
-    fn the_transport_and_the_system_speak_and_nobody_else() {
+    fn only_texts_of_the_transport_and_the_system_are_shown() {
         let refused = || io::Error::from_raw_os_error(111);
         let secret = "card 4711";
         let table: [(Box<dyn Error + Send + Sync>, &str); 7] = [
@@ -159,29 +161,29 @@ mod tests {
             (Box::new(io::Error::other(secret)), "other error"),
             (
                 Box::new(io::Error::new(io::ErrorKind::InvalidData, secret)),
-                "invalid data, as from a failed TLS handshake",
+                "invalid data, for example from a failed TLS handshake",
             ),
             (
                 Box::new(h2::Error::from(h2::Reason::REFUSED_STREAM)),
                 "stream reset by this process, REFUSED_STREAM",
             ),
-            (Box::new(tonic::Status::internal(secret)), "an error within the process"),
-            (secret.into(), "an error within the process"),
-            (Box::new(Chained(secret, secret.into())), "an error within the process"),
+            (Box::new(tonic::Status::internal(secret)), "error within the process"),
+            (secret.into(), "error within the process"),
+            (Box::new(Chained(secret, secret.into())), "error within the process"),
         ];
         for (error, expected) in table {
-            assert_eq!(said(error), expected);
+            assert_eq!(described(error), expected);
         }
     }
 
     #[test]
-    fn a_detail_is_bounded_however_long_the_chain_is() {
+    fn a_detail_of_a_long_chain_is_bounded() {
         let mut error: Box<dyn Error + Send + Sync> = "the end".into();
         for number in 0..1000 {
-            // Two in turn, as what is said again at once is left out.
+            // Two kinds in turn: a repeated text is left out.
             let kind = [io::ErrorKind::ConnectionReset, io::ErrorKind::ConnectionAborted][number % 2];
             error = Box::new(io::Error::new(kind, Chained("", error)));
         }
-        assert_eq!(said(error).len(), MAX_DETAIL_BYTES);
+        assert_eq!(described(error).len(), MAX_DETAIL_BYTES);
     }
 }

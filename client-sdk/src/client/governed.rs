@@ -1,14 +1,14 @@
-//! A call under a rule, from its first send to its answer: a driver of the engine's steps.
+//! Future of a call under a rule, from its first attempt to its response.
 //!
 //! ```text
-//! step: Send -> an attempt begins (beside those under way)
-//!       Wait -> until an attempt came to something, or the instant has come: tell the call, next step
-//!       Finish, or an answer begins -> all other attempts are dropped, which cancels them on the wire
+//! step: Send -> starts an attempt, concurrent with those in flight
+//!       Wait -> polls attempts and timer, reports to the call, takes the next step
+//!       Finish, or a response begins -> drops all other attempts, which resets their streams
 //! ```
 //!
-//! It decides nothing: whenever something happened it tells the call and does what the step says. The first
-//! attempt and retries live inside the future itself; only hedges are allocated. While a call waits between
-//! attempts the last one's failure is kept, for a kill may end the wait with it.
+//! It makes no decisions: it reports events to the engine's `Call` and carries out its steps. The first
+//! attempt and retries are stored inline; only hedges are allocated. While the call waits between attempts it
+//! keeps the last failure, because a kill may end the wait with it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -35,7 +35,7 @@ use crate::balance::tried;
 use crate::headers;
 
 pin_project! {
-    /// The future of a call that the engine may have something to decide about.
+    /// Future of a call for which the engine may have decisions to make.
     pub(super) struct GovernedFuture<S, B>
     where
         S: Service<Request<Body>>,
@@ -43,13 +43,13 @@ pin_project! {
     {
         #[pin]
         main: Attempt<S, S::Future, B>,
-        beside: Vec<Pin<Box<Attempt<S, S::Future, B>>>>,
-        // What to do before anything is waited for.
+        hedges: Vec<Pin<Box<Attempt<S, S::Future, B>>>>,
+        // Step to carry out before polling.
         step: Option<Step>,
         calling: Option<CallSlot>,
-        // To send again by; none if there is at most one attempt.
+        // Service for further attempts; `None` if there is at most one attempt.
         service: Option<S>,
-        // How the last attempt failed, while the call waits for the next.
+        // Failure of the last attempt, while the call waits for the next.
         last: Option<Box<CallResult<B>>>,
     }
 }
@@ -72,7 +72,7 @@ where
         let Step::Send(send) = step else {
             return Self {
                 main: Attempt::none(),
-                beside: Vec::new(),
+                hedges: Vec::new(),
                 step: Some(step),
                 calling: Some(calling),
                 service: None,
@@ -85,7 +85,7 @@ where
         let send = || RequestInFlight::begin(service, is_ready, request);
         let sending = watch.span().in_scope(|| tried::with(&mut calling.tried, send));
         let main = Attempt::sending(watch, sending);
-        Self { main, beside: Vec::new(), step: None, calling: Some(calling), service: again, last: None }
+        Self { main, hedges: Vec::new(), step: None, calling: Some(calling), service: again, last: None }
     }
 }
 
@@ -104,7 +104,7 @@ where
                 Some(step) => (step, None),
                 None => match self.as_mut().poll_attempts(cx) {
                     None => (ready!(self.as_mut().poll_timer(cx)), None),
-                    Some(attempt) => match self.as_mut().judge(attempt) {
+                    Some(attempt) => match self.as_mut().check(attempt) {
                         AttemptOutcome::Ended(step, came) => (step, Some(came)),
                         AttemptOutcome::Begun(watch, came) => {
                             return Poll::Ready(self.as_mut().begun(watch, came));
@@ -129,19 +129,19 @@ where
     }
 }
 
-/// An attempt that came to something.
+/// An attempt that has a result.
 struct FinishedAttempt<B: http_body::Body> {
     watch: AttemptSpan,
     came: AttemptResult<B>,
 }
 
-/// What that means.
+/// Meaning of a result.
 enum AttemptOutcome<B: http_body::Body> {
-    /// The attempt ended; this is next.
+    /// The attempt ended; the next step follows.
     Ended(Step, AttemptResult<B>),
-    /// Its answer has begun: the application gets it.
+    /// The response has begun and goes to the application.
     Begun(AttemptSpan, AttemptResult<B>),
-    /// Its answer has begun and is held.
+    /// The response has begun and is held.
     Held,
 }
 
@@ -152,25 +152,25 @@ where
     B: http_body::Body,
     B::Error: Into<BoxError>,
 {
-    /// An attempt that came to something; none if all are under way.
+    /// Returns an attempt that has a result; `None` if all are pending.
     fn poll_attempts(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Option<FinishedAttempt<B>> {
         let mut this = self.project();
         let calling = this.calling.as_mut().expect("not polled after its answer");
         if let Poll::Ready(came) = tried::with(&mut calling.tried, || this.main.as_mut().poll(cx)) {
             return Some(FinishedAttempt { watch: this.main.take_watch(), came });
         }
-        for index in 0..this.beside.len() {
-            if let Some(attempt) = this.beside.get_mut(index)
+        for index in 0..this.hedges.len() {
+            if let Some(attempt) = this.hedges.get_mut(index)
                 && let Poll::Ready(came) = tried::with(&mut calling.tried, || attempt.as_mut().poll(cx))
             {
-                let mut attempt = this.beside.swap_remove(index);
+                let mut attempt = this.hedges.swap_remove(index);
                 return Some(FinishedAttempt { watch: attempt.as_mut().take_watch(), came });
             }
         }
         None
     }
 
-    /// Ready with what to do when the time has come that the call waits for.
+    /// Ready with the next step when the timer fires.
     fn poll_timer(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Step> {
         let calling = self.project().calling.as_mut().expect("not polled after its answer");
         let CallState { call, timer, alarm, .. } = &mut **calling;
@@ -187,7 +187,7 @@ where
         }
     }
 
-    /// What an attempt came to before the call began to wait.
+    /// Keeps the result of the last attempt while the call waits.
     fn keep(self: Pin<&mut Self>, came: Option<AttemptResult<B>>) {
         let this = self.project();
         let is_waiting = this.calling.as_ref().is_some_and(|calling| calling.call.is_between_attempts());
@@ -196,7 +196,7 @@ where
         }
     }
 
-    fn judge(mut self: Pin<&mut Self>, arrived: FinishedAttempt<B>) -> AttemptOutcome<B> {
+    fn check(mut self: Pin<&mut Self>, arrived: FinishedAttempt<B>) -> AttemptOutcome<B> {
         let FinishedAttempt { watch, came } = arrived;
         let this = self.as_mut().project();
         let calling = this.calling.as_mut().expect("not polled after its answer");
@@ -213,7 +213,7 @@ where
             };
             return AttemptOutcome::Ended(calling.call.attempt_ended(watch, verdict, cause), came);
         }
-        // What cannot be sent again gains nothing by being held.
+        // Holding has no benefit if the request cannot be retried.
         let limit = calling.call.hold_limit().filter(|_| calling.requests.may_repeat());
         match (limit, came) {
             (Some(limit), AttemptResult::Outcome(Ok(response))) => {
@@ -224,14 +224,14 @@ where
         }
     }
 
-    /// The answer has begun: the body goes on with the call.
+    /// Hands the call over to the response body.
     fn begun(mut self: Pin<&mut Self>, watch: AttemptSpan, came: AttemptResult<B>) -> CallResult<B> {
         self.as_mut().give_up_attempts();
         let calling = self.project().calling.take().expect("not polled after its answer");
         let call = CommittedCall::Governed(CommittedAttempt::new(calling, watch));
         let mut response = match came {
             AttemptResult::Outcome(response) => response?.map(|body| ResponseBody::begun(body, call)),
-            AttemptResult::Held(held) => ResponseBody::let_go(*held, call),
+            AttemptResult::Held(held) => ResponseBody::released(*held, call),
         };
         headers::clean(response.headers_mut());
         Ok(response)
@@ -248,7 +248,7 @@ where
         self.put(Attempt::sending(watch, RequestInFlight::preparing(service, request)));
     }
 
-    /// The attempt's time is over.
+    /// Ends an attempt whose time limit has passed.
     fn cancel(self: Pin<&mut Self>, number: u32) {
         let mut this = self.project();
         let watch = if this.main.number() == number {
@@ -256,35 +256,36 @@ where
             this.main.set(Attempt::none());
             watch
         } else {
-            let index = this.beside.iter().position(|attempt| attempt.number() == number);
-            let index = index.expect("what is to be cancelled is under way");
-            this.beside.swap_remove(index).as_mut().take_watch()
+            let index = this.hedges.iter().position(|attempt| attempt.number() == number);
+            let index = index.expect("only an attempt in flight is cancelled");
+            this.hedges.swap_remove(index).as_mut().take_watch()
         };
         let calling = this.calling.as_mut().expect("not polled after its answer");
         *this.step = Some(calling.call.attempt_timed_out(watch));
     }
 
-    /// Puts an attempt where there is room for it.
+    /// Stores an attempt inline if possible, else on the heap.
     fn put(self: Pin<&mut Self>, attempt: Attempt<S, S::Future, B>) {
         let mut this = self.project();
         if this.main.is_over() {
             this.main.set(attempt);
         } else {
-            this.beside.push(Box::pin(attempt));
+            this.hedges.push(Box::pin(attempt));
         }
     }
 
-    /// Drops every attempt under way: its stream is reset.
+    /// Drops all attempts in flight; their streams are reset.
     fn give_up_attempts(self: Pin<&mut Self>) {
         let mut this = self.project();
         this.main.as_mut().give_up();
-        while let Some(mut attempt) = this.beside.pop() {
+        while let Some(mut attempt) = this.hedges.pop() {
             attempt.as_mut().give_up();
         }
     }
 }
 
-/// What the application gets; `last` is how the last attempt ended, with which the call may end too.
+/// Returns the response for the application. `last` is the result of the last attempt, with which the call
+/// may end.
 fn answer<B>(
     finish: Finish,
     last: Option<CallResult<B>>,
@@ -318,8 +319,8 @@ where
     }
 }
 
-/// The same without a stream that is still open: an answer whose status is known may not hold one for as long
-/// as a call waits.
+/// As [`answered`], but drops an open stream: a response whose status is known must not hold one while the
+/// call waits.
 fn released<B>(came: AttemptResult<B>) -> CallResult<B>
 where
     B: http_body::Body,

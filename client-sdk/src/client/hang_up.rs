@@ -1,14 +1,15 @@
-//! Ends a request that the application is still sending when its call is over.
+//! Cancels a request that is still being sent when its call ends.
 //!
-//! The transport sends a request's body on its own: dropping the answer's future does not end it while its
-//! source is silent, so the stream of a call that was cut would stay open. A request that is not kept is
-//! therefore sent through a [`CancellableBody`], on which the call can hang up: the stream is reset with CANCEL.
+//! The transport sends a request body on its own. Dropping the response future does not stop it while the
+//! body's source is idle, so the stream of an ended call would stay open. A request that is not buffered is
+//! therefore sent through a [`CancellableBody`], and the end of the call resets the stream with CANCEL.
 //!
-//! One case is out of reach: while a chunk waits for the peer's window hyper asks for no more of the body, and once the
-//! answer has begun it listens to nothing else. Such a stream stays until window arrives or the connection ends.
+//! Limit: while a chunk waits for the peer's flow-control window, hyper does not poll the body. Once the
+//! response has begun it polls nothing else. Such a stream stays open until the window grows or the
+//! connection closes.
 //!
-//! A call that is over is one that was dropped or ended before its answer began, or whose time is over. An
-//! application that lets go of a begun answer may go on sending, as it may without this layer.
+//! A call ends when it is dropped or finished before its response begins, or when it times out. An
+//! application that drops a response may continue to send its request, as it could without this layer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,30 +21,30 @@ use tokio::sync::oneshot::{self, Receiver, Sender};
 use tonic::Status;
 use tonic::body::Body;
 
-/// The call's end of the line.
+/// The call's side.
 #[derive(Debug, Default)]
 pub(super) struct BodyCanceller(Option<Sender<()>>);
 
 impl BodyCanceller {
-    /// A body that can be ended from here.
+    /// Wraps a body so that it can be cancelled.
     pub(super) fn line(body: Body) -> (Body, Self) {
         let (hang_up, hung_up) = oneshot::channel();
         (Body::new(CancellableBody { body, hung_up: Some(hung_up) }), Self(Some(hang_up)))
     }
 
-    /// The call is over.
+    /// Cancels the request.
     pub(super) fn now(&mut self) {
         if let Some(hang_up) = self.0.take() {
-            // The body may have ended long ago.
+            // The body may have ended already.
             _ = hang_up.send(());
         }
     }
 }
 
-/// A request body that ends when the call does.
+/// A request body that ends with its call.
 struct CancellableBody {
     body: Body,
-    /// None once nobody can hang up any more.
+    /// `None` once it cannot be cancelled any more.
     hung_up: Option<Receiver<()>>,
 }
 

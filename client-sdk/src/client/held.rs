@@ -1,8 +1,8 @@
-//! An answer of one message that is held back until its status is known (`hold_unary`).
+//! A unary response that is held until its status is known (`hold_unary`).
 //!
-//! Its headers and its message are kept; its trailers decide. An answer that is longer than the limit, or that
-//! begins a second message, is let go as it is: it has begun, and what was kept is handed on first. When that
-//! happens depends on what the answer says, never on when its packets arrive.
+//! Headers and message are buffered; the trailers decide. A response that exceeds the limit or begins a
+//! second message is released: it counts as begun, and the buffered part is delivered first. Releasing
+//! depends on the content alone, never on the timing of packets.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use super::verdict::{self, BoxError};
 
 /// A gRPC message begins with one byte of flags and four of length.
 const PREFIX: usize = 5;
-/// Frames can be empty, so bytes alone would not bound them.
+/// Frames can be empty, so a limit in bytes alone would not bound them.
 const MAX_FRAMES: usize = 65_536;
 
 pub(super) struct HeldResponse<B: Body> {
@@ -32,13 +32,13 @@ pub(super) struct HeldResponse<B: Body> {
     prefix: [u8; PREFIX],
 }
 
-/// How it came out.
+/// How holding ended.
 pub(super) enum HeldEnd {
     Trailers(HeaderMap),
     Error(BoxError),
     /// Without trailers.
     Bare,
-    /// It can not be held any longer.
+    /// Exceeds the limits.
     TooLong,
 }
 
@@ -54,7 +54,7 @@ where
         Self { head, body: Box::pin(body), kept, end: None, limit, bytes: 0, frames: 0, prefix }
     }
 
-    /// Ready when it has an end.
+    /// Ready when holding has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.end.is_none() {
             self.end = match ready!(self.body.as_mut().poll_frame(cx)) {
@@ -69,7 +69,7 @@ where
         Poll::Ready(())
     }
 
-    /// What its end says; none if it has no end but was let go.
+    /// Returns the verdict; `None` if the response was released early.
     pub(super) fn verdict(&self, external: bool) -> Option<Verdict> {
         match self.end.as_ref()? {
             HeldEnd::Trailers(trailers) => Some(verdict::of_trailers(Some(trailers), external)),
@@ -79,7 +79,7 @@ where
         }
     }
 
-    /// The same in words.
+    /// Returns where the outcome was read.
     pub(super) fn cause(&self) -> Cause<'_> {
         match &self.end {
             Some(HeldEnd::Error(error)) => Cause::Error(&**error),
@@ -98,11 +98,11 @@ where
         (!fits || self.frames > MAX_FRAMES).then_some(HeldEnd::TooLong)
     }
 
-    /// True if the answer is one message within the limit so far.
+    /// Returns true if the response is one message within the limit so far.
     fn fits(&mut self, data: &B::Data) -> bool {
         let after = self.bytes.saturating_add(data.remaining());
         let missing = PREFIX.saturating_sub(self.bytes).min(data.remaining());
-        // A chunk in several pieces can not be looked into without taking it apart.
+        // A prefix spread over the parts of a chunk cannot be read without copying.
         let Some(part) = data.chunk().get(..missing) else {
             return false;
         };
@@ -114,7 +114,7 @@ where
         after <= self.limit.max(PREFIX) && (after < PREFIX || after <= self.message_end())
     }
 
-    /// Where the first message ends, if that is within the limit.
+    /// Returns the end of the first message if within the limit, else 0.
     fn message_end(&self) -> usize {
         let [_, length @ ..] = self.prefix;
         let end = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX).saturating_add(PREFIX);

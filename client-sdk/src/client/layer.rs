@@ -1,4 +1,4 @@
-//! Puts the client service around a channel.
+//! tower layer of the client service.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use super::service::ClientService;
 use crate::balance::Balanced;
 use crate::routes::{Callee, Runtime};
 
-/// Governs the calls to one callee. Made by `Damper::client_layer`.
+/// Applies the rules to the calls to one callee. Made by
+/// [`Damper::client_layer`](crate::Damper::client_layer).
 #[derive(Clone, Debug)]
 pub struct ClientLayer {
     engine: Arc<Runtime>,
@@ -22,17 +23,17 @@ impl ClientLayer {
         Self { engine, callee, external: false }
     }
 
-    /// For a callee outside the trusted chain: no flags are sent to it, and those it returns are ignored.
+    /// Treats the callee as external to the trusted services: sends it no flags and ignores those it returns.
     #[must_use]
     pub fn external(self) -> Self {
         Self { external: true, ..self }
     }
 
-    /// The channel to the callee with Damper around it, for any generated client. `inner` may be any service
-    /// of gRPC requests. (As `tower_layer::Layer`, without having to import that.)
+    /// Wraps a channel to the callee, for any generated client. `inner` may be any service of gRPC requests.
+    /// (The method of `tower_layer::Layer`, without the import.)
     ///
-    /// If `inner` is a [`Balanced`] channel, the control plane is told how its endpoints stand. A balanced channel below
-    /// other layers works as well, and its endpoints are not told.
+    /// If `inner` is a [`Balanced`] channel, the state of its endpoints is reported to the control plane. A
+    /// balanced channel below other layers works too, but is not reported.
     pub fn layer<S: 'static>(&self, inner: S) -> ClientService<S> {
         if let Some(channel) = (&inner as &dyn Any).downcast_ref::<Balanced>() {
             self.callee.channels().add(channel);

@@ -1,16 +1,14 @@
-//! The client layer: a tower middleware around a channel to one callee.
+//! The client layer: tower middleware around a channel to one callee.
 //!
 //! ```text
-//! layer -> service -+-> passing: no rule, the request goes on as it is -------+-> response_body
-//!                   +-> governed: one `attempt` or several, until one begins --+   (until it ends)
-//!                         calling: active_call, the engine's Call
+//! layer -> service -+-> passthrough: no rule, the request is forwarded --------+-> response body
+//!                   +-> governed: one or more attempts, until one responds ----+   (until it ends)
+//!                         slot: state of the call, around the engine's `Call`
 //! ```
 //!
-//! `response_future` is either, `begun` the same once the answer has begun, `sending` a request on its way.
-//! `requests` makes the request of each attempt, `replay` keeps the body for it, `verdict` reads what came of it,
-//! `held` keeps an answer back until its status is known, `hang_up` ends a request that is still being sent,
-//! `own_answer` is what the engine answers itself, `timer` wakes, `telemetry` tells, `trail` keeps what is reported of
-//! a call that does not end well, with the `cause` of each failure. Every decision is a step of `damper_core::Call`.
+//! `future` is either path, `request` builds the request of each attempt, `replay` buffers its body.
+//! `outcome` reads what an attempt meant, `telemetry` records spans, times and failed calls. Every decision
+//! is a step of `damper_core::Call`.
 
 mod active_call;
 mod attempt;

@@ -1,4 +1,4 @@
-//! Answers that the engine gave in a server's place, as a server would have said them.
+//! Responses made by Damper in place of a server, in the form that a server would use.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use http::{HeaderMap, HeaderValue, Response};
 
 use crate::headers;
 
-/// What the application is told.
+/// Reason for the response.
 #[derive(Clone, Debug)]
 pub(crate) enum LocalResponse {
-    /// The call's time is over: DEADLINE_EXCEEDED.
+    /// The deadline of the call has passed: DEADLINE_EXCEEDED.
     TimedOut,
     /// The circuit breaker is open: UNAVAILABLE.
     CircuitOpen,
-    /// A kill refuses calls: UNAVAILABLE, and why.
+    /// A kill rejects the call: UNAVAILABLE, with the reason.
     Killed(HeaderValue),
 }
 
 impl LocalResponse {
-    /// A kill refuses the call; none if it has ended this very moment.
+    /// Returns the response to a call that a kill rejects; `by` is `None` if the kill has just ended.
     pub(crate) fn killed(by: Option<&TimedKill>, now: Time) -> Self {
         let Some(held) = by else { return Self::Killed(HeaderValue::from_static(KILLED)) };
         let left = held.remaining(now);
@@ -31,16 +31,16 @@ impl LocalResponse {
         Self::Killed(HeaderValue::try_from(percent_encoded(&text)).expect("visible ASCII and blanks"))
     }
 
-    /// Trailers that end an answer, also one which had begun.
+    /// Returns the trailers, also for a response that has begun.
     pub(crate) fn trailers(self) -> HeaderMap {
-        // The numbers are gRPC's.
+        // Status numbers of gRPC.
         let (status, message) = match self {
             Self::TimedOut => {
-                let over = "the time limit of the call is over (ended by damper)";
+                let over = "deadline of the call exceeded (ended by damper)";
                 ("4", HeaderValue::from_static(over))
             }
             Self::CircuitOpen => {
-                let open = "the circuit breaker is open: damper did not send the call";
+                let open = "circuit breaker open; damper did not send the call";
                 ("14", HeaderValue::from_static(open))
             }
             Self::Killed(message) => ("14", message),
@@ -51,7 +51,7 @@ impl LocalResponse {
         trailers
     }
 
-    /// An answer that is nothing but trailers.
+    /// Returns a trailers-only response.
     pub(crate) fn response<B>(self, body: B) -> Response<B> {
         let mut response = Response::new(body);
         *response.headers_mut() = self.trailers();
@@ -60,9 +60,9 @@ impl LocalResponse {
     }
 }
 
-const KILLED: &str = "a kill switch refuses calls: damper did not send it";
+const KILLED: &str = "calls rejected by a kill switch; damper did not send the call";
 
-/// A text as `grpc-message` carries it: gRPC over HTTP/2, "Percent-Encoded".
+/// Percent-encodes a text for `grpc-message` ("Percent-Encoded" in gRPC over HTTP/2).
 fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_call_is_told_why_and_for_how_long_whatever_the_reason_is_made_of() {
+    fn a_rejected_call_gets_the_reason_and_the_time_left() {
         let pattern = Pattern::parse("*", "*", "*", "*").unwrap();
         let reason = "100% caf\u{e9}\r\nx: y".to_owned();
         let kill = Arc::new(Kill::new(pattern, true, reason, 1).unwrap());
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(trailers[&headers::GRPC_STATUS], "14");
         assert_eq!(
             trailers[&headers::GRPC_MESSAGE],
-            "a kill switch refuses calls: damper did not send it; for another 60s: 100%25 caf%C3%A9%0D%0Ax: y"
+            "calls rejected by a kill switch; damper did not send the call; for another 60s: 100%25 caf%C3%A9%0D%0Ax: y"
         );
         let unnamed = LocalResponse::killed(None, Time::ZERO).trailers();
         assert_eq!(unnamed[&headers::GRPC_MESSAGE], KILLED);

@@ -1,9 +1,9 @@
-//! A call that passes: no rule applies to it. The request goes on as it is, with the chain's flag and deadline, and
-//! the call is counted.
+//! A call without a rule: the request is forwarded with the chain's flag and deadline, and the call is
+//! counted.
 //!
-//! It takes a way of its own because it is what most calls are, and all that it needs moves along in some hundred
-//! bytes: no place on the heap, no timer, no span. `damper_core::Passing` says what it counts as. Only a request whose
-//! inner service is not ready is kept on the heap until it is.
+//! This is a separate path because most calls take it. Its state fits into a few hundred bytes and moves with
+//! the future: no heap slot, no timer, no span. `damper_core::Passthrough` decides what the call counts as.
+//! Only a request whose inner service is not ready goes to the heap.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,11 +30,11 @@ use crate::metrics::{AttemptTimes, CallTimes};
 use crate::routes::RouteHandle;
 
 pin_project! {
-    /// Until the answer begins.
+    /// Future of the call until its response begins.
     pub(super) struct PassthroughFuture<S, F> {
         #[pin]
         sending: RequestInFlight<S, F>,
-        // None once the answer has begun.
+        // `None` once the response has begun.
         call: Option<PassthroughCall>,
     }
 }
@@ -60,10 +60,11 @@ where
     }
 }
 
-/// The call, until it ended. Dropped before that it counts as cancelled, or as timed out if its deadline has come.
+/// The call until its end. If dropped before, it counts as cancelled, or as timed out if its deadline has
+/// passed.
 #[derive(Debug)]
 pub(super) struct PassthroughCall {
-    /// None once it has ended.
+    /// `None` once the call has ended.
     pub(super) call: Option<damper_core::Passthrough>,
     pub(super) route: Arc<RouteHandle>,
     pub(super) context: Option<Context>,
@@ -75,7 +76,7 @@ pub(super) struct PassthroughCall {
 }
 
 impl PassthroughCall {
-    /// The attempt ended so.
+    /// Records the end of the attempt.
     pub(super) fn ended(mut self, verdict: &Verdict, cause: Cause<'_>) {
         let Some(call) = self.call.take() else { return };
         let (began, now) = (call.began(), self.clock.now());
@@ -85,10 +86,10 @@ impl PassthroughCall {
             trail.attempt_ended(1, code, verdict, cause, now, self.route.failures());
             trail.ended(&finish, code, now, self.route.failures());
         }
-        self.tell(&finish, cause::seen_as(code, matches!(cause, Cause::Error(_))), now);
+        self.record(&finish, cause::seen_as(code, matches!(cause, Cause::Error(_))), now);
     }
 
-    /// What the application gets. The call ends here, or where the answer does.
+    /// Returns the application's result. The call ends here or with the response body.
     fn answered<B>(self, outcome: Result<Response<B>, BoxError>) -> CallResult<B>
     where
         B: http_body::Body,
@@ -116,7 +117,7 @@ impl PassthroughCall {
         AttemptTrail::of_first(Ids { trace: self.trace, call: None }, began)
     }
 
-    fn tell(&mut self, finish: &Finish, codes: CodeSet, now: Time) {
+    fn record(&mut self, finish: &Finish, codes: CodeSet, now: Time) {
         self.times.attempt_ended(now);
         self.attempt.ended(now);
         self.times.ended(now);
@@ -140,6 +141,6 @@ impl Drop for PassthroughCall {
             _ => Code::Cancelled,
         };
         trail.ended(&finish, code, now, failures);
-        self.tell(&finish, cause::seen_as(code, false), now);
+        self.record(&finish, cause::seen_as(code, false), now);
     }
 }

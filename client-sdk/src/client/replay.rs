@@ -1,12 +1,12 @@
-//! Requests kept so that they can be sent again.
+//! Request bodies buffered for retries.
 //!
-//! A request body is polled once, without waiting. If it ends within the limit (every unary call's does) its
-//! chunks are kept, and each attempt reads its own handles on the same chunks, so no server can see a body
-//! twice, partly or reordered. Anything else passes straight through: what was read already, then the rest.
+//! A request body is polled without waiting. If it ends within the limit, as that of every unary call does,
+//! its chunks are kept. Each attempt gets its own handles on the same chunks, so no server sees a partial or
+//! reordered body. Any other body is forwarded: the part already read, then the rest.
 //!
-//! The bytes kept by all calls together are bounded too; beyond that calls are sent once. A call keeps them until
-//! its answer begins or it ends. A chunk holds the whole buffer that it was cut from, so a short one counts as the
-//! buffer that tonic makes for a message. Once a good part of the memory is in use short chunks are copied instead.
+//! The total for all calls is bounded too; beyond it calls are sent once. A call keeps its chunks until its
+//! response begins or it ends. A chunk holds the whole buffer that it was cut from, so a short one is counted
+//! with the size of tonic's encode buffer. Above half of the total, short chunks are copied instead.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,43 +21,43 @@ use http_body::{Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
 
-/// The request bytes that all calls together may keep.
+/// Limit of the bytes buffered for all calls.
 const MAX_MEMORY: usize = 16 << 20;
-/// What a short chunk holds: the buffer that tonic encodes a message into.
+/// Size of the buffer into which tonic encodes a message, which a short chunk holds.
 const BUFFER: usize = 8 << 10;
-/// From here on short chunks are copied.
+/// Bytes in use from which short chunks are copied.
 const COPIES_FROM: usize = MAX_MEMORY / 2;
-/// Longer ones are not: they waste little of their buffer.
+/// Longer chunks are not copied: they waste little of their buffer.
 const SHORT: usize = BUFFER / 2;
-/// The chunks that one call may keep: chunks can be empty, so bytes alone would not bound them.
+/// Limit of the chunks per call: chunks can be empty, so bytes alone would not bound them.
 const MAX_CHUNKS: usize = 1_024;
 
-/// The request bytes that all calls of an engine keep.
+/// Bytes buffered for all calls of a runtime.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayBudget {
     in_use: AtomicUsize,
 }
 
-/// What became of a request body.
+/// Result of [`capture`].
 pub(crate) enum CaptureResult {
-    /// It is here as a whole.
+    /// The complete body is buffered.
     Whole(BufferedRequest),
-    /// It can be sent once.
+    /// The body can be sent once.
     Once(Body),
 }
 
-/// A request body as a whole.
+/// A buffered request body.
 #[derive(Debug)]
 pub(crate) struct BufferedRequest {
     chunks: Chunks,
-    /// What they hold in memory.
+    /// Bytes reserved for the chunks.
     reserved: usize,
-    /// The body said how long it is, so the attempts say it too: an exact size becomes a `content-length`.
+    /// True if the size of the body was known: attempts then announce it, which becomes a `content-length`.
     exact: bool,
     memory: Arc<ReplayBudget>,
 }
 
-/// Almost every body is one chunk, so that one costs no allocation.
+/// The first chunk is stored inline: almost every body has one chunk.
 #[derive(Clone, Debug, Default)]
 struct Chunks {
     first: Option<Bytes>,
@@ -65,7 +65,7 @@ struct Chunks {
     bytes: usize,
 }
 
-/// Reads a body: keeps it if it ends within `limit` bytes without making anybody wait.
+/// Buffers a body if it ends within `limit` bytes without waiting.
 pub(crate) fn capture(mut body: Body, limit: u32, memory: &Arc<ReplayBudget>) -> CaptureResult {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let hint = http_body::Body::size_hint(&body);
@@ -106,7 +106,7 @@ impl ReplayBudget {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Reserves what these chunks hold, and says how much that is; none if there is no room.
+    /// Reserves memory for the chunks and returns its size; `None` if there is not enough.
     fn reserve_for(&self, chunks: &mut Chunks) -> Option<usize> {
         if self.in_use.load(Ordering::Relaxed) >= COPIES_FROM {
             chunks.copy_short_ones();
@@ -128,7 +128,7 @@ impl ReplayBudget {
 }
 
 impl BufferedRequest {
-    /// The body for one attempt.
+    /// Returns the body for one attempt.
     pub(crate) fn body(&self) -> Body {
         let Chunks { first, more, bytes } = self.chunks.clone();
         Body::new(ReplayedBody { first, more: more.into_iter(), left: bytes, exact: self.exact })
@@ -158,7 +158,7 @@ impl Chunks {
         self.first.iter().chain(&self.more)
     }
 
-    /// Lets go of the buffers that short chunks were cut from.
+    /// Releases the buffers that short chunks were cut from.
     fn copy_short_ones(&mut self) {
         for chunk in self.first.iter_mut().chain(&mut self.more).filter(|chunk| chunk.len() <= SHORT) {
             *chunk = Bytes::copy_from_slice(chunk);
@@ -172,7 +172,7 @@ impl From<Chunks> for VecDeque<Bytes> {
     }
 }
 
-/// What one attempt has still to send of a kept body.
+/// The body of one attempt.
 struct ReplayedBody {
     first: Option<Bytes>,
     more: vec::IntoIter<Bytes>,
@@ -205,7 +205,7 @@ impl http_body::Body for ReplayedBody {
     }
 }
 
-/// A body that was read in part: what was read, then the rest.
+/// A partly read body: the part read, then the rest.
 struct Resumed {
     read: VecDeque<Bytes>,
     next: Option<Result<Frame<Bytes>, Status>>,
@@ -253,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    /// A buffer as tonic makes one for each message, which is counted until it is let go.
+    /// A buffer as tonic makes for each message, counted until it is dropped.
     struct Buffer(Vec<u8>, Arc<AtomicUsize>);
 
     impl Buffer {
@@ -277,12 +277,12 @@ mod tests {
     }
 
     #[test]
-    fn kept_requests_hold_no_more_memory_than_is_said() {
+    fn buffered_requests_hold_no_more_memory_than_counted() {
         let (memory, held) = (Arc::default(), Arc::default());
         let kept: Vec<_> = (0..20_000)
             .map(|_| match capture(Buffer::message(&held), 1_024, &memory) {
                 CaptureResult::Whole(kept) => kept,
-                CaptureResult::Once(_) => panic!("twenty bytes find room"),
+                CaptureResult::Once(_) => panic!("twenty bytes fit"),
             })
             .collect();
         assert!(held.load(Ordering::Relaxed) <= memory.in_use(), "{held:?} {memory:?}");

@@ -1,7 +1,8 @@
-//! The requests of one call: one per attempt, alike but for the headers that tell them apart.
+//! Builds the requests of a call, one per attempt.
 //!
-//! Every attempt has the application's method, path, metadata (order and duplicates included), extensions
-//! and body. Only `grpc-timeout`, `damper-retry` and `grpc-previous-rpc-attempts` differ, as the engine says.
+//! Every attempt has the application's method, path, metadata (with order and duplicates), extensions and
+//! body. Only `grpc-timeout`, `damper-retry` and `grpc-previous-rpc-attempts` differ, as decided by the
+//! engine.
 
 use std::io::Write as _;
 use std::mem;
@@ -19,17 +20,17 @@ use super::replay::{self, BufferedRequest, CaptureResult, ReplayBudget};
 use crate::failures::HexId;
 use crate::headers;
 
-/// How the requests of a call are made.
+/// Builds the requests of a call.
 #[derive(Debug)]
 pub(crate) struct RequestFactory {
-    /// The body of each; none if it is not kept.
+    /// Body of each request; `None` if not buffered.
     kept: Option<BufferedRequest>,
-    /// All else of each; none if there is at most one.
+    /// All else of each request; `None` if there is at most one.
     head: Option<Head>,
     own_timeout: Option<Duration>,
     call_id: bool,
     external: bool,
-    /// The flag goes into the baggage too.
+    /// True if the flag also goes into the baggage.
     baggage: bool,
     hang_up: BodyCanceller,
 }
@@ -38,14 +39,14 @@ pub(crate) struct RequestFactory {
 #[derive(Debug)]
 struct Head {
     head: Request<()>,
-    /// What tonic's generated clients put into each request's extensions, where nothing else is in them. Kept apart:
-    /// cloning extensions takes an allocation for each and two for their map.
+    /// The extension of tonic's generated clients, if it is the only one. Stored apart: cloning extensions
+    /// costs an allocation each and two for their map.
     grpc_method: Option<GrpcMethod<'static>>,
 }
 
 impl RequestFactory {
-    /// Looks at the application's request, which becomes the first one, and keeps it if it may have to be sent
-    /// again. Without a policy it is not touched.
+    /// Reads the application's request, which becomes the first attempt, and buffers it if it may be retried.
+    /// Without a policy the request is not changed.
     pub(crate) fn new(
         request: &mut Request<Body>,
         policy: Option<&Policy>,
@@ -59,7 +60,7 @@ impl RequestFactory {
         }
         let kept = policy.filter(|policy| policy.repeats()).and_then(|policy| keep(request, policy, memory));
         let is_enforced = policy.is_some_and(|policy| policy.mode == Mode::Enforce);
-        // In observe mode the request is kept as well, to know whether it could be, and then sent once.
+        // In observe mode the request is buffered only to learn whether it could be, and sent once.
         let head = (kept.is_some() && is_enforced).then(|| Head::of(request));
         let baggage = policy.is_some_and(|policy| policy.chain.propagate_baggage);
         let mut hang_up = BodyCanceller::default();
@@ -71,33 +72,33 @@ impl RequestFactory {
         Self { kept, head, own_timeout, call_id, external, baggage, hang_up }
     }
 
-    /// What tells the call from others at its callee.
+    /// Returns the id that identifies the call at its callee.
     pub(super) fn call_id(&self, request: &Request<Body>) -> Option<HexId> {
         let read = || headers::bytes(request.headers(), &headers::CALL_ID).and_then(HexId::read);
         self.call_id.then(read).flatten()
     }
 
-    /// The end at which the call hangs up on a request that is still being sent.
+    /// Takes the canceller of the request.
     pub(super) fn take_hang_up(&mut self) -> BodyCanceller {
         mem::take(&mut self.hang_up)
     }
 
-    /// True if the request is complete, so that it could be sent again.
+    /// True if the request is buffered and could be retried.
     pub(crate) fn are_replayable(&self) -> bool {
         self.kept.is_some()
     }
 
-    /// True if there may be more than one.
+    /// True if there may be further attempts.
     pub(crate) fn may_repeat(&self) -> bool {
         self.head.is_some()
     }
 
-    /// There will be no other.
+    /// Drops the buffer: there are no further attempts.
     pub(super) fn forget(&mut self) {
         (self.kept, self.head) = (None, None);
     }
 
-    /// The request once more, for this attempt; none if it was not kept.
+    /// Returns the request of a further attempt; `None` if not buffered.
     pub(crate) fn again(&self, send: &SendAttempt, call: &ActiveCall) -> Option<Request<Body>> {
         let kept = self.kept.as_ref()?;
         let mut request = self.head.as_ref()?.with(kept.body());
@@ -105,7 +106,7 @@ impl RequestFactory {
         Some(request)
     }
 
-    /// Tells an attempt from the others.
+    /// Sets the headers that differ between attempts.
     pub(crate) fn mark(&self, headers: &mut HeaderMap, send: &SendAttempt, call: &ActiveCall) {
         mark(headers, send, self.own_timeout, self.external);
         if let Some(flag) = send.flag.filter(|_| self.baggage && !self.external) {
@@ -118,18 +119,18 @@ impl RequestFactory {
     }
 }
 
-/// What the application's request says to this layer.
+/// Settings in the application's request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestOptions {
-    /// The time limit that the application set.
+    /// Timeout set by the application.
     pub(super) timeout: Option<Duration>,
-    /// The trace that the call belongs to.
+    /// Trace of the call.
     pub(super) trace: Option<HexId>,
 }
 
 impl RequestOptions {
-    /// Reads it, and takes off how often the application says that it sent the request before: on this hop that is
-    /// for the layer to say, and a handler that copies what it received would make a first send look like a repeat.
+    /// Reads the settings and removes the application's `grpc-previous-rpc-attempts`. On this hop the layer
+    /// sets it: a handler that copies received metadata would make a first attempt look like a retry.
     pub(super) fn of(request: &mut Request<Body>) -> Self {
         let names = [&headers::TIMEOUT, &headers::TRACE_PARENT, &headers::PREVIOUS_ATTEMPTS];
         let [timeout, trace, previous] = headers::each(request.headers(), names);
@@ -142,14 +143,14 @@ impl RequestOptions {
     }
 }
 
-/// Tells until when the answer is awaited, and whether the request is a repeat.
+/// Sets the time limit of the attempt and the retry flag.
 pub(super) fn mark(
     headers: &mut HeaderMap,
     send: &SendAttempt,
     own_timeout: Option<Duration>,
     external: bool,
 ) {
-    // The application's own limit stays as it was written for as long as it says the same.
+    // An equal limit set by the application keeps its original text.
     if let Some(limit) = send.limit.filter(|limit| own_timeout != Some(*limit)) {
         headers.insert(&headers::TIMEOUT, timeout_value(limit));
     }
@@ -161,7 +162,7 @@ pub(super) fn mark(
     }
 }
 
-/// Keeps the request's body, if it is one that can be.
+/// Buffers the request's body if possible.
 fn keep(request: &mut Request<Body>, policy: &Policy, memory: &Arc<ReplayBudget>) -> Option<BufferedRequest> {
     let body = mem::take(request.body_mut());
     let (body, kept) = match replay::capture(body, policy.replay_limit, memory) {
@@ -196,7 +197,7 @@ impl Head {
     }
 }
 
-/// Written on the stack first: the header's own copy is the only allocation that a deadline costs.
+/// Formats on the stack first: the header's own copy is the only allocation of a deadline.
 fn timeout_value(limit: Duration) -> HeaderValue {
     let mut text = [0; deadline::MAX_VALUE_BYTES];
     let mut rest = text.as_mut_slice();

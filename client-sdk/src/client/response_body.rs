@@ -1,8 +1,8 @@
-//! The body of an answer that the application is reading: the call ends where the body does.
+//! Response body in which a call ends.
 //!
-//! Headers without a status only begin an answer. From there on the attempt can not be repeated, but it is
-//! still the call: its trailers are the verdict, its deadline and the attempt's limit still hold while the
-//! body stalls, and dropping it cancels the call.
+//! Headers without a status only begin a response. From then on the attempt cannot be retried, but the call
+//! continues: the trailers are its verdict, its deadline and the limit of the attempt still apply while the
+//! body stalls, and dropping the body cancels the call.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,14 +22,14 @@ use super::verdict::{self, BoxError};
 use crate::headers;
 
 pin_project! {
-    /// A response body in which a call ends.
+    /// Response body of the client layer.
     pub struct ResponseBody<B>
     where
         B: Body,
     {
         #[pin]
         inner: Inner<B>,
-        // None once the call has ended.
+        // `None` once the call has ended.
         call: Option<CommittedCall>,
     }
 }
@@ -41,20 +41,20 @@ pin_project! {
         B: Body,
     {
         Plain { #[pin] body: B },
-        // Apart, for it is large and rare: answers are moved.
+        // Boxed: it is large and rare, and responses are moved.
         WasHeld { rest: Box<Rest<B>> },
-        // Nothing is left.
+        // No content is left.
         Over,
     }
 }
 
-/// What is left of an answer that was held back.
+/// The rest of a held response.
 struct Rest<B: Body> {
-    /// What was read of it.
+    /// Data read while held.
     kept: VecDeque<B::Data>,
-    /// What was not; it had to stay where it was. None if it was read to its end.
+    /// The unread body, pinned; `None` if read to its end.
     body: Option<Pin<Box<B>>>,
-    /// Its end, if it was read and is still to be handed on.
+    /// Its end, if read and not yet delivered.
     end: Option<End>,
 }
 
@@ -63,12 +63,12 @@ where
     B: Body,
     B::Error: Into<BoxError>,
 {
-    /// The body of an answer that came after its status: nothing is left to decide.
+    /// Returns the body of a response whose status is known.
     pub(crate) fn decided(inner: B) -> Self {
         Self { inner: Inner::Plain { body: inner }, call: None }
     }
 
-    /// The body of an answer that has begun.
+    /// Returns the body of a response that has begun.
     pub(super) fn begun(inner: B, call: CommittedCall) -> Self {
         let mut call = Some(call);
         if inner.is_end_stream() {
@@ -77,14 +77,14 @@ where
         Self { inner: Inner::Plain { body: inner }, call }
     }
 
-    /// An answer that was held and is let go before its end.
-    pub(super) fn let_go(held: HeldResponse<B>, call: CommittedCall) -> Response<Self> {
+    /// Returns a held response that is released before its end.
+    pub(super) fn released(held: HeldResponse<B>, call: CommittedCall) -> Response<Self> {
         let HeldResponse { head, body, kept, .. } = held;
         let rest = Box::new(Rest { kept, body: Some(body), end: None });
         head.map(|()| Self { inner: Inner::WasHeld { rest }, call: Some(call) })
     }
 
-    /// An answer that was held to its end.
+    /// Returns a held response that is complete.
     pub(super) fn held(held: HeldResponse<B>) -> Response<Self> {
         let HeldResponse { head, kept, end, .. } = held;
         let end = end.map(|end| match end {
@@ -96,13 +96,13 @@ where
         head.map(|()| Self { inner: Inner::WasHeld { rest }, call: None })
     }
 
-    /// No body: the answer was made here.
+    /// Returns no body, for a response made here.
     pub(crate) fn empty() -> Self {
         Self::default()
     }
 }
 
-/// A body without content, as tonic's interceptors need one for the calls that they refuse.
+/// An empty body. tonic's interceptors need it for the calls that they reject.
 impl<B: Body> Default for ResponseBody<B> {
     fn default() -> Self {
         Self { inner: Inner::Over, call: None }
@@ -134,12 +134,12 @@ where
         let end = match frame {
             Poll::Ready(Some(Ok(frame))) if !frame.is_trailers() => {
                 if this.call.as_mut().is_some_and(CommittedCall::is_over_at_frame) {
-                    let told = End::Cut.tell(this.call);
-                    debug_assert!(told, "the engine ends it");
+                    let timed_out = End::Cut.end_call(this.call);
+                    debug_assert!(timed_out, "the engine ends it");
                     this.inner.set(Inner::Over);
                     return Poll::Ready(Some(Ok(Frame::trailers(LocalResponse::TimedOut.trailers()))));
                 }
-                // Who asks whether that was the last frame does not ask for another.
+                // The application may check `is_end_stream` instead of polling for another frame.
                 if this.inner.is_end_stream() {
                     end_bare(this.call);
                 }
@@ -154,7 +154,7 @@ where
                 End::Cut
             }
         };
-        let timed_out = end.tell(this.call);
+        let timed_out = end.end_call(this.call);
         if timed_out {
             this.inner.set(Inner::Over);
         }
@@ -212,7 +212,7 @@ impl<B: Body> fmt::Debug for ResponseBody<B> {
     }
 }
 
-/// How a body ends.
+/// The end of a body.
 enum End {
     Trailers(HeaderMap),
     Error(BoxError),
@@ -223,8 +223,8 @@ enum End {
 }
 
 impl End {
-    /// Ends the call, unless it has. True if the application is to be told that its time is over.
-    fn tell(&self, begun: &mut Option<CommittedCall>) -> bool {
+    /// Ends the call, unless it has ended. Returns true if the application gets a timeout.
+    fn end_call(&self, begun: &mut Option<CommittedCall>) -> bool {
         let Some(call) = begun.take() else { return false };
         let external = call.is_external();
         match self {
@@ -237,7 +237,7 @@ impl End {
         }
     }
 
-    /// What the application sees of an end that is its answer.
+    /// Converts the end into the application's frame.
     fn into_frame<D>(self) -> Option<Result<Frame<D>, BoxError>> {
         match self {
             Self::Trailers(mut trailers) => {
@@ -250,8 +250,8 @@ impl End {
     }
 }
 
-/// Ends the call where the body did without trailers. That is never the engine's own time limit: the
-/// application sees the end as it is.
+/// Ends the call of a body that ended without trailers. This is never the engine's time limit: the
+/// application sees the end unchanged.
 fn end_bare(call: &mut Option<CommittedCall>) {
-    End::Bare.tell(call);
+    End::Bare.end_call(call);
 }

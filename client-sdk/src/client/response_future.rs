@@ -1,7 +1,7 @@
-//! The future of a call: of one that passes, or of one that the engine may have something to decide about.
+//! Future of a call, on either path.
 //!
-//! Which of the two it is was settled when the call began, and a rule that comes meanwhile changes nothing. It is one
-//! type so that a client has one, whatever the rules are.
+//! The path is chosen when the call begins; a rule that arrives later does not change it. One type covers
+//! both, so that a client has one type for all rules.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,11 +17,11 @@ use super::passing::PassthroughFuture;
 use super::response_body::ResponseBody;
 use super::verdict::BoxError;
 
-/// What the application gets.
+/// Result for the application.
 pub(super) type CallResult<B> = Result<Response<ResponseBody<B>>, BoxError>;
 
 pin_project! {
-    /// The future of a call through the client layer.
+    /// Future of a call through the client layer.
     pub struct ResponseFuture<S, B>
     where
         S: Service<Request<Body>>,

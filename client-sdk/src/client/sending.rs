@@ -1,8 +1,8 @@
-//! A request on its way: the inner service is asked whether it is ready, called, and waited for until the headers of
-//! its answer come.
+//! A request in flight: waits for the inner service to be ready, calls it, and waits for the response
+//! headers.
 //!
-//! A service that is ready is called at once, and nothing is allocated for it. One that is not has to be kept with the
-//! request until it is: both lie on the heap, so that the calls of the others are moved without a place for them.
+//! A ready service is called at once, without an allocation. Otherwise service and request wait together on
+//! the heap, so that the future of other calls has no space for them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,20 +20,20 @@ pin_project! {
     pub(super) enum RequestInFlight<S, F> {
         Preparing { prepared: Box<WaitingForReady<S>> },
         Sent { #[pin] answer: F },
-        // Its answer has begun, or it came to nothing.
+        // The response has begun, or the request failed.
         Over,
     }
 }
 
-/// Waits until the inner service takes a request; that is part of the attempt.
+/// Waits until the inner service is ready; part of the attempt.
 pub(super) struct WaitingForReady<S> {
     service: S,
-    /// None once it was sent.
+    /// `None` once sent.
     request: Option<Request<Body>>,
 }
 
 impl<S, F> RequestInFlight<S, F> {
-    /// The service is to be asked whether it is ready.
+    /// Returns a request that waits for its service to be ready.
     pub(super) fn preparing(service: S, request: Request<Body>) -> Self {
         Self::Preparing { prepared: Box::new(WaitingForReady { service, request: Some(request) }) }
     }
@@ -44,8 +44,8 @@ where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Error: Into<BoxError>,
 {
-    /// Sends the request at once if the service has said that it is ready. One that has not may hold a place in a
-    /// queue, so that is the one which is waited for; a clone takes its place.
+    /// Sends the request at once if the service is ready. A service that is not ready may hold a place in a
+    /// queue, so that one is waited for, and a clone takes its place.
     pub(super) fn begin(service: &mut S, is_ready: bool, request: Request<Body>) -> Self
     where
         S: Clone,
@@ -58,7 +58,7 @@ where
         }
     }
 
-    /// Ready with what came of it; then it is over. What is over never is.
+    /// Ready once, with the response or error.
     pub(super) fn poll(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

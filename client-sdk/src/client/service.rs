@@ -1,7 +1,7 @@
 //! The client service: begins a call for each request.
 //!
-//! A route without a rule, or with one that is off, costs a look-up, some counters and no allocation where the inner
-//! service is ready: the call passes, see `passing`.
+//! A route without a rule, or with mode `off`, costs a lookup, some counters and no allocation if the inner
+//! service is ready; see the passthrough path.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ use crate::context::Context;
 use crate::failures::Ids;
 use crate::routes::{Callee, RouteHandle, Runtime, method_of};
 
-/// A channel, or any service of gRPC requests, whose calls Damper governs.
+/// A channel, or any service of gRPC requests, with Damper's rules applied.
 pub struct ClientService<S> {
     inner: S,
-    /// The inner service said that it takes a request.
+    /// True once the inner service reported ready.
     is_ready: bool,
     engine: Arc<Runtime>,
     callee: Arc<Callee>,
@@ -45,7 +45,7 @@ impl<S> ClientService<S> {
         Self { inner, is_ready: false, engine, callee, external }
     }
 
-    /// The context of the request being served: handed over in the request's extensions, or the task's.
+    /// Returns the context of the request being served: from the request's extensions, or from the task.
     fn context(&self, request: &Request<Body>, route: &Route) -> Option<Context> {
         let context = request.extensions().get::<Context>().cloned().or_else(Context::current);
         if context.as_ref().is_some_and(|context| context.chain().has_failed(route.id())) {
@@ -57,15 +57,16 @@ impl<S> ClientService<S> {
         context
     }
 
-    /// Begins a call that passes, and makes its request say what it must. The route and its context are given back
-    /// where there is something to decide.
+    /// Begins a passthrough call and sets its headers. Returns route and context if the engine has decisions
+    /// to make.
     fn pass(
         &self,
         route: Arc<RouteHandle>,
         context: Option<Context>,
         request: &mut Request<Body>,
     ) -> Result<PassthroughCall, (Arc<RouteHandle>, Option<Context>)> {
-        // Neither headers nor the clock are read in vain, and under a rule the request is kept before the call begins.
+        // Headers and clock are read only if needed. Under a rule the request is buffered before the call
+        // begins.
         if route.policy().is_some() {
             return Err((route, context));
         }
@@ -81,7 +82,7 @@ impl<S> ClientService<S> {
         Ok(PassthroughCall { call, route, context, clock, trace, times, attempt, external })
     }
 
-    /// Begins a call that the engine may have something to decide about, and says what to do first.
+    /// Begins a call under the engine and returns its first step.
     #[inline]
     fn govern(
         &self,
@@ -97,9 +98,9 @@ impl<S> ClientService<S> {
         let start = CallStart { replayable, ..start(&context, asked.timeout, clock) };
         let watch = CallSpan::begin(&route, &self.callee, method_of(request), start.now);
         let ids = Ids { trace: asked.trace, call: requests.call_id(request) };
-        let told = (watch, AttemptTrail::begin(ids, start.now));
+        let records = (watch, AttemptTrail::begin(ids, start.now));
         let hang_up = requests.take_hang_up();
-        let call = || ActiveCall::begin(route, context, told, start, clock);
+        let call = || ActiveCall::begin(route, context, records, start, clock);
         let mut calling = CallSlot::begin(call, requests, self.external);
         calling.call.hang_up_at_end(hang_up);
         let step = calling.call.first_step();
@@ -107,17 +108,17 @@ impl<S> ClientService<S> {
         (calling, step)
     }
 
-    /// What a call is told that a kill refuses.
+    /// Returns the response to a call that a kill rejects.
     fn refusal(&self, method: &str, now: Time) -> Box<LocalResponse> {
         let kill = self.engine.kills().refusing(self.callee.name(), method, now);
         Box::new(LocalResponse::killed(kill.as_ref(), now))
     }
 }
 
-/// A call begins now whose request is not kept.
+/// Returns the start of a call whose request is not buffered.
 fn start(context: &Option<Context>, own_timeout: Option<Duration>, clock: Clock) -> CallStart {
     let now = clock.now();
-    // The context may come from another engine, whose times have another origin.
+    // The context may belong to another runtime, with another clock origin.
     let inherited = context.as_ref().and_then(Context::deadline).map(|at| clock.time(at));
     let deadline = deadline::earliest([inherited, own_timeout.map(|timeout| now + timeout)]);
     let flag = context.as_ref().and_then(|context| context.chain().flag());
@@ -139,8 +140,8 @@ where
     type Error = BoxError;
     type Future = ResponseFuture<S, B>;
 
-    /// Always ready: waiting for the inner service is part of the attempt. If that is ready already, the
-    /// first attempt goes to it directly.
+    /// Always ready: waiting for the inner service is part of the attempt. If it is ready, the first attempt
+    /// uses it directly.
     fn poll_ready(&mut self, cx: &mut Task<'_>) -> Poll<Result<(), BoxError>> {
         self.is_ready = matches!(self.inner.poll_ready(cx), Poll::Ready(Ok(())));
         Poll::Ready(Ok(()))
@@ -165,7 +166,7 @@ where
 }
 
 impl<S: Clone> Clone for ClientService<S> {
-    /// The inner service's readiness is not cloned with it.
+    /// Clones without the inner service's readiness.
     fn clone(&self) -> Self {
         let (engine, callee) = (Arc::clone(&self.engine), Arc::clone(&self.callee));
         Self::new(self.inner.clone(), engine, callee, self.external)

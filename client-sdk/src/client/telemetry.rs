@@ -1,16 +1,15 @@
-//! What is told of a call while it is under way: a span for each call under a rule, one child per attempt, and
-//! the times of both for histograms.
+//! Spans and times of a call: one span per call under a rule, one child span per attempt.
 //!
-//! Names and fields are those of gRFC A72 and of OpenTelemetry's RPC conventions (1.37), so that a subscriber
-//! that exports to it needs no mapping; ours begin with `damper.`. Attempts are the spans of kind `client`,
-//! for each is one request that a server may continue; the call around them is `internal`, so that nobody who
-//! counts client spans counts it twice. An attempt given up for another has code 1 and is no error.
+//! Names and fields follow gRFC A72 and OpenTelemetry's RPC conventions (1.37), so exporters need no mapping;
+//! additional fields begin with `damper.`. Attempt spans have kind `client`, as each is a request that a
+//! server may continue. The call span is `internal`, so client spans are not counted twice. An attempt
+//! dropped in favour of another has code 1 and is no error.
 //!
-//! Each send but the first, and each call that failed, is also an event of the level debug within the call's span, so
-//! that retries stand in a service's log.
+//! Each extra attempt and each failed call is also a debug event in the call's span, so that retries appear
+//! in a service's log.
 //!
-//! A call without a rule has no span, and where no subscriber wants them none is made. Times are kept only
-//! with the feature `metrics`.
+//! A call without a rule has no span, and none is made without a subscriber. Times are recorded only with the
+//! feature `metrics`.
 
 use damper_core::{Answer, AttemptKind, Code, Fate, Finish, Route, SendAttempt, Time, Verdict, deadline};
 use tracing::Span;
@@ -20,13 +19,13 @@ use crate::clock::Clock;
 use crate::metrics::{AttemptTimes, CallTimes};
 use crate::routes::{Callee, RouteHandle};
 
-/// Tells what happens to a call.
+/// Span and times of a call.
 #[derive(Debug)]
 pub(crate) struct CallSpan {
     span: Span,
-    /// What the spans of attempts say too; only where there are spans.
+    /// Names repeated in attempt spans; only if spans are enabled.
     names: Option<Box<Names>>,
-    /// Of the attempt that ended last.
+    /// Code of the attempt that ended last.
     code: Code,
     times: CallTimes,
 }
@@ -39,7 +38,7 @@ struct Names {
 }
 
 impl CallSpan {
-    /// A call begins.
+    /// Begins the span of a call.
     pub(super) fn begin(route: &RouteHandle, callee: &Callee, method: &str, now: Time) -> Self {
         let span = call_span(route, callee.name(), method);
         let names = || Box::new(Names { callee: callee.name().to_owned(), method: method.to_owned() });
@@ -48,7 +47,7 @@ impl CallSpan {
         Self { span, names, code: Code::Unknown, times }
     }
 
-    /// An attempt is sent.
+    /// Records an attempt that is sent.
     pub(super) fn sent(&mut self, send: &SendAttempt, now: Time, clock: Clock) -> AttemptSpan {
         let span = self.names.as_ref().map_or_else(Span::none, |names| attempt_span(&self.span, names, send));
         self.log_repeat(send);
@@ -57,23 +56,23 @@ impl CallSpan {
         AttemptSpan { number: send.attempt, span, sent_at: now, limit, clock: Some(clock), times }
     }
 
-    /// An attempt ended so; answers with what code.
+    /// Records the end of an attempt and returns its code.
     pub(super) fn attempt_ended(&mut self, mut attempt: AttemptSpan, verdict: &Verdict, now: Time) -> Code {
         let code = match verdict.code() {
-            // A timer elsewhere that runs on the same limit usually beats ours and calls it a cancellation.
+            // A timer elsewhere with the same limit usually fires first and reports a cancellation.
             Code::Cancelled => attempt.code_of_end(now),
             code => code,
         };
-        self.tell_end(&mut attempt, code, now);
+        self.record_end(&mut attempt, code, now);
         code
     }
 
-    /// An attempt's time was over.
+    /// Records the timeout of an attempt.
     pub(super) fn attempt_timed_out(&mut self, mut attempt: AttemptSpan, now: Time) {
-        self.tell_end(&mut attempt, Code::DeadlineExceeded, now);
+        self.record_end(&mut attempt, Code::DeadlineExceeded, now);
     }
 
-    /// What the application gets.
+    /// Returns the code that the application gets.
     pub(super) fn code_of(&self, finish: &Finish) -> Code {
         match finish.answer {
             Answer::Attempt(_) => self.code,
@@ -83,7 +82,7 @@ impl CallSpan {
         }
     }
 
-    /// The call ended, after so many sends of any kind.
+    /// Records the end of the call, after this number of attempts.
     pub(super) fn ended(&mut self, finish: &Finish, sends: u32, now: Time) {
         self.times.ended(now);
         if self.span.is_disabled() {
@@ -96,7 +95,7 @@ impl CallSpan {
         self.log_end(finish, code, sends);
     }
 
-    /// One event for each send but the first. It belongs to the call's span, which names the rule.
+    /// Logs each extra attempt in the call's span, which names the rule.
     fn log_repeat(&self, send: &SendAttempt) {
         let Some(Names { callee, method }) = self.names.as_deref() else { return };
         if send.kind == AttemptKind::First {
@@ -105,10 +104,10 @@ impl CallSpan {
         let (attempt, kind) = (send.attempt, kind_name(send.kind));
         // A hedge follows no failure.
         let after = (send.kind != AttemptKind::Hedge).then(|| self.code.name());
-        tracing::debug!(target: "damper", parent: &self.span, callee, method, attempt, kind, after, "sent again");
+        tracing::debug!(target: "damper", parent: &self.span, callee, method, attempt, kind, after, "extra attempt");
     }
 
-    /// One event for each call that failed, with the reason why it was not repeated, or not once more.
+    /// Logs each failed call with its fate.
     fn log_end(&self, finish: &Finish, code: Code, attempts: u32) {
         let Some(Names { callee, method }) = self.names.as_deref() else { return };
         let fate = finish.ending.fate;
@@ -119,33 +118,33 @@ impl CallSpan {
         tracing::debug!(target: "damper", parent: &self.span, callee, method, %fate, code, attempts, "call failed");
     }
 
-    fn tell_end(&mut self, attempt: &mut AttemptSpan, code: Code, now: Time) {
+    fn record_end(&mut self, attempt: &mut AttemptSpan, code: Code, now: Time) {
         self.code = code;
         self.times.attempt_ended(now);
-        attempt.tell_end(code, code != Code::Ok, now);
+        attempt.record_end(code, code != Code::Ok, now);
     }
 }
 
-/// Tells what happens to an attempt. Dropped before its end it was cancelled, or its time was over.
+/// Span and times of an attempt. If dropped before its end it was cancelled or timed out.
 #[derive(Debug)]
 pub(crate) struct AttemptSpan {
     number: u32,
     span: Span,
     sent_at: Time,
     limit: Option<Time>,
-    /// None where there is no attempt.
+    /// `None` if there is no attempt.
     clock: Option<Clock>,
     times: AttemptTimes,
 }
 
 impl AttemptSpan {
-    /// Of no attempt.
+    /// Returns the span of no attempt.
     pub(super) fn none() -> Self {
         let (span, times) = (Span::none(), AttemptTimes::none());
         Self { number: 0, span, sent_at: Time::ZERO, limit: None, clock: None, times }
     }
 
-    /// The attempt, as the engine knows it.
+    /// Returns the engine's number of the attempt.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
@@ -154,14 +153,15 @@ impl AttemptSpan {
         &self.span
     }
 
-    /// The call ended without it: another attempt was first, or the time of all is over.
+    /// Ends the attempt because the call ended without it: another attempt was first, or the deadline has
+    /// passed.
     pub(super) fn lost(&mut self) {
-        let Some(now) = self.now_if_told() else { return };
+        let Some(now) = self.now_if_recorded() else { return };
         let is_over = self.limit.is_some_and(|limit| limit <= now);
-        self.tell_end(if is_over { Code::DeadlineExceeded } else { Code::Cancelled }, is_over, now);
+        self.record_end(if is_over { Code::DeadlineExceeded } else { Code::Cancelled }, is_over, now);
     }
 
-    /// What ended it, if that calls itself a cancellation.
+    /// Returns what ended an attempt that reports a cancellation.
     fn code_of_end(&self, now: Time) -> Code {
         if deadline::ended_by(self.limit, self.sent_at, now) {
             Code::DeadlineExceeded
@@ -170,13 +170,13 @@ impl AttemptSpan {
         }
     }
 
-    /// The clock is not read where nobody wants to know.
-    fn now_if_told(&self) -> Option<Time> {
-        let is_told = !self.span.is_disabled() || self.times.are_kept();
-        self.clock.filter(|_| is_told).map(|clock| clock.now())
+    /// Reads the clock only if the end is recorded.
+    fn now_if_recorded(&self) -> Option<Time> {
+        let is_recorded = !self.span.is_disabled() || self.times.are_kept();
+        self.clock.filter(|_| is_recorded).map(|clock| clock.now())
     }
 
-    fn tell_end(&mut self, code: Code, is_error: bool, now: Time) {
+    fn record_end(&mut self, code: Code, is_error: bool, now: Time) {
         self.times.ended(now);
         if self.span.is_disabled() {
             return;
@@ -188,9 +188,9 @@ impl AttemptSpan {
 
 impl Drop for AttemptSpan {
     fn drop(&mut self) {
-        if let Some(now) = self.now_if_told() {
+        if let Some(now) = self.now_if_recorded() {
             let code = self.code_of_end(now);
-            self.tell_end(code, code == Code::DeadlineExceeded, now);
+            self.record_end(code, code == Code::DeadlineExceeded, now);
         }
     }
 }
@@ -206,7 +206,7 @@ fn call_span(route: &Route, callee: &str, method: &str) -> Span {
     let Some(rule) = route.rule().filter(|rule| rule.policy().governs()) else {
         return Span::none();
     };
-    // Nothing of this is looked at where nobody wants the span.
+    // Arguments are not evaluated if the span is disabled.
     tracing::info_span!(
         target: "damper",
         "grpc.client.call",
@@ -264,7 +264,7 @@ fn name_of(method: &str) -> &str {
     service_and_name(method).1
 }
 
-/// Only what names both comes under a rule, see `damper_core::key::is_method`.
+/// Only methods of this form have rules, see `damper_core::key::is_method`.
 fn service_and_name(method: &str) -> (&str, &str) {
     method.split_once('/').unwrap_or(("", method))
 }

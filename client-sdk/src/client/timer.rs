@@ -1,7 +1,7 @@
-//! Wakes a call at the instant its engine asked for. Nothing is allocated until it asks.
+//! Wakes a call at the time that its engine asks for. Allocates on first use.
 //!
-//! The timer is the one of the tokio runtime that polls the call. A call that another executor polls has none there;
-//! then a thread of this process drives it, which begins with the first such call.
+//! Uses the timer of the tokio runtime that polls the call. If the call is polled outside tokio, a thread of
+//! this process drives a timer; it starts with the first such call.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// Ready at `until`; never without one.
+    /// Ready at `until`; pending forever without one.
     pub(crate) fn poll(&mut self, until: Option<Time>, clock: Clock, cx: &mut Context<'_>) -> Poll<()> {
         match until.and_then(|until| clock.instant(until)) {
             Some(until) => self.at(until).poll(cx),
@@ -46,7 +46,7 @@ fn sleep(until: Instant) -> Sleep {
     sleep_until(until)
 }
 
-/// A runtime that does nothing but drive timers, on a thread of its own.
+/// Returns a runtime that only drives timers, on its own thread.
 fn own_runtime() -> &'static Runtime {
     static OWN: OnceLock<&Runtime> = OnceLock::new();
     OWN.get_or_init(|| {
@@ -54,7 +54,7 @@ fn own_runtime() -> &'static Runtime {
         let runtime: &Runtime = Box::leak(Box::new(runtime));
         let drive = || runtime.block_on(future::pending::<()>());
         if let Err(error) = thread::Builder::new().name("damper-timers".to_owned()).spawn(drive) {
-            tracing::error!(%error, "no thread for timers: calls outside a tokio runtime have no time limits");
+            tracing::error!(%error, "cannot start the timer thread; calls outside a tokio runtime have no time limits");
         }
         runtime
     })

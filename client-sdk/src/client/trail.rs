@@ -1,7 +1,8 @@
-//! What a call leaves behind if it does not end well: when each attempt was sent and what came of it.
+//! Records the attempts of a call that fails: when each was sent and how it ended.
 //!
-//! A call whose first attempt is answered keeps a few words; one that passes begins its trail when it fails. A list is
-//! begun with the first failure or the second send, and only while its route takes any, see `crate::failures`.
+//! A call whose first attempt succeeds stores a few words; a passthrough call starts its record when it
+//! fails. The list begins with the first failure or the second attempt, and only while its route records any,
+//! see `crate::failures`.
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -12,7 +13,7 @@ use damper_core::{AttemptKind, Code, Finish, SendAttempt, Time, Verdict};
 use super::cause::{self, Cause};
 use crate::failures::{FailedAttempt, FailedCall, Failures, Ids};
 
-/// The traces of one call.
+/// Attempts of one call.
 #[derive(Debug)]
 pub(super) struct AttemptTrail {
     began: Time,
@@ -23,11 +24,11 @@ pub(super) struct AttemptTrail {
 
 #[derive(Debug)]
 enum Attempts {
-    /// The first at most, sent at once and not ended.
+    /// At most the first attempt, sent at the start of the call and not ended.
     First,
     Listed(Vec<FailedAttempt>),
-    /// Enough calls are told of already.
-    Untold,
+    /// Enough calls were recorded already.
+    Skipped,
 }
 
 impl AttemptTrail {
@@ -35,19 +36,19 @@ impl AttemptTrail {
         Self { began: now, ids, sends: 0, attempts: Attempts::First }
     }
 
-    /// That of a call whose only attempt was sent when it began.
+    /// Returns the record of a call whose only attempt was sent at its start.
     pub(super) fn of_first(ids: Ids, began: Time) -> Self {
         Self { sends: 1, ..Self::begin(ids, began) }
     }
 
-    /// Sends of any kind.
+    /// Number of attempts of any kind.
     pub(super) fn sends(&self) -> u32 {
         self.sends
     }
 
     pub(super) fn sent(&mut self, send: &SendAttempt, now: Time, failures: &Failures) {
         if self.sends > 0 {
-            let attempt = self.under_way(send.attempt, send.kind, now);
+            let attempt = self.in_flight(send.attempt, send.kind, now);
             if let Some(list) = self.list(failures, now).filter(|list| list.len() < MAX_ATTEMPTS) {
                 list.push(attempt);
             }
@@ -55,7 +56,7 @@ impl AttemptTrail {
         self.sends = self.sends.saturating_add(1);
     }
 
-    /// An attempt ended with this code.
+    /// Records the end of an attempt.
     pub(super) fn attempt_ended(
         &mut self,
         number: u32,
@@ -70,32 +71,32 @@ impl AttemptTrail {
         }
         let after = now.since(self.began);
         let Some(list) = self.list(failures, now) else { return };
-        let under_way = |attempt: &&mut FailedAttempt| attempt.number == number && attempt.took.is_none();
-        if let Some(attempt) = list.iter_mut().rev().find(under_way) {
+        let in_flight = |attempt: &&mut FailedAttempt| attempt.number == number && attempt.took.is_none();
+        if let Some(attempt) = list.iter_mut().rev().find(in_flight) {
             attempt.took = Some(after.saturating_sub(attempt.sent_after));
             attempt.code = code;
             attempt.detail = cause::detail(verdict, cause);
         }
     }
 
-    /// The time of all that is under way was over.
+    /// Records a timeout for all attempts in flight.
     pub(super) fn timed_out(&mut self, now: Time, failures: &Failures) {
         let after = now.since(self.began);
-        let under_way = self.list(failures, now).into_iter().flatten();
-        for attempt in under_way.filter(|attempt| attempt.took.is_none()) {
+        let in_flight = self.list(failures, now).into_iter().flatten();
+        for attempt in in_flight.filter(|attempt| attempt.took.is_none()) {
             attempt.took = Some(after.saturating_sub(attempt.sent_after));
             attempt.code = Code::DeadlineExceeded;
             attempt.detail = Cow::Borrowed(cause::OVER);
         }
     }
 
-    /// The call ended so, and the application got this code.
+    /// Records the end of the call with the code that the application got.
     pub(super) fn ended(&mut self, finish: &Finish, code: Code, now: Time, failures: &Failures) {
         if finish.ending.fate.is_ok() {
             return;
         }
         self.list(failures, now);
-        let Attempts::Listed(attempts) = std::mem::replace(&mut self.attempts, Attempts::Untold) else {
+        let Attempts::Listed(attempts) = std::mem::replace(&mut self.attempts, Attempts::Skipped) else {
             return;
         };
         let latency = now.since(self.began);
@@ -111,23 +112,23 @@ impl AttemptTrail {
         });
     }
 
-    /// The list, begun now if the route takes any; with the first attempt if that was sent.
+    /// Returns the list. Begins it if the route records any, with the first attempt if sent.
     fn list(&mut self, failures: &Failures, now: Time) -> Option<&mut Vec<FailedAttempt>> {
         if matches!(self.attempts, Attempts::First) {
-            let first = (self.sends > 0).then(|| self.under_way(1, AttemptKind::First, self.began));
+            let first = (self.sends > 0).then(|| self.in_flight(1, AttemptKind::First, self.began));
             self.attempts = if failures.has_room_at(now) {
                 Attempts::Listed(first.into_iter().collect())
             } else {
-                Attempts::Untold
+                Attempts::Skipped
             };
         }
         match &mut self.attempts {
             Attempts::Listed(list) => Some(list),
-            Attempts::First | Attempts::Untold => None,
+            Attempts::First | Attempts::Skipped => None,
         }
     }
 
-    fn under_way(&self, number: u32, kind: AttemptKind, now: Time) -> FailedAttempt {
+    fn in_flight(&self, number: u32, kind: AttemptKind, now: Time) -> FailedAttempt {
         FailedAttempt {
             number,
             sent_after: now.since(self.began),

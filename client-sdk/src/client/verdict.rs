@@ -1,7 +1,7 @@
-//! What came of one attempt, read from the answer or from the error's source chain as they came.
+//! Reads the outcome of an attempt from the response or the error's source chain.
 //!
-//! Errors are told apart by downcasting what the transport says, not by a status that somebody made of it:
-//! tonic calls a refused stream, a lost connection and a timer all by a few codes, the engine must not.
+//! Errors are classified by downcasting the transport's types, not by tonic's status: tonic maps a refused
+//! stream, a lost connection and a timer to a few codes that the engine must distinguish.
 
 use std::error::Error;
 
@@ -12,22 +12,22 @@ use tower::{buffer, load_shed, timeout};
 
 use crate::headers;
 
-/// An error as tower services have them.
+/// Error type of tower services.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The verdict of an answer's headers; none if the answer has only begun.
+/// Returns the verdict of response headers; `None` if the response has only begun.
 pub(crate) fn of_response<B>(response: &Response<B>, external: bool) -> Option<Verdict> {
     let fields = fields(response.headers(), external);
     fields.verdict_of_headers(response.status().as_u16())
 }
 
-/// The verdict of an answer's trailers; none = it ended without.
+/// Returns the verdict of trailers, or of a response that ended without.
 pub(crate) fn of_trailers(trailers: Option<&HeaderMap>, external: bool) -> Verdict {
     let fields = trailers.map_or_else(StatusFields::default, |trailers| fields(trailers, external));
     fields.verdict_of_trailers()
 }
 
-/// The verdict of an error in place of an answer, or in the middle of it.
+/// Returns the verdict of an error in place of a response or within it.
 pub(crate) fn of_error(error: &(dyn Error + 'static)) -> Verdict {
     let mut status = None;
     let mut link = Some(error);
@@ -39,13 +39,13 @@ pub(crate) fn of_error(error: &(dyn Error + 'static)) -> Verdict {
         link = error.source();
     }
     match status {
-        // Not of the transport: some service in the process made it.
+        // Not from the transport: made by a service within the process.
         Some(status) => Verdict::Failure(Failure::new(code_of(status))),
         None => TransportFault::Lost.verdict(),
     }
 }
 
-/// Whether one request failed, and not the connection with all requests on it.
+/// Returns true if a single stream failed rather than the whole connection.
 pub(crate) fn is_of_stream(error: &(dyn Error + 'static)) -> bool {
     let mut link = Some(error);
     while let Some(error) = link {
@@ -57,7 +57,7 @@ pub(crate) fn is_of_stream(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// What a client that ignores the flag sees: neither the flag nor the stop that translates it.
+/// Returns the fields without the flag and its pushback if the callee is external.
 fn fields(headers: &HeaderMap, external: bool) -> StatusFields<'_> {
     let fields = headers::status_fields(headers);
     if !external || !fields.no_more_retry {
@@ -80,12 +80,12 @@ fn transport_fault(error: &(dyn Error + 'static)) -> Option<TransportFault> {
         return Some(TransportFault::NotConnected);
     }
     if let Some(error) = error.downcast_ref::<hyper::Error>() {
-        // hyper cancels what it had not begun to write. Other errors have a cause that says more.
+        // hyper cancels requests that it has not begun to write. Other errors have a more specific source.
         return error.is_canceled().then_some(TransportFault::Unsent);
     }
     let error = error.downcast_ref::<h2::Error>()?;
     match error.reason() {
-        // A GOAWAY ends only streams beyond the last one that the peer will process.
+        // A GOAWAY only ends streams beyond the last one that the peer will process.
         Some(_) if error.is_go_away() && error.is_remote() => Some(TransportFault::Unprocessed),
         Some(reason) if !error.is_go_away() => Some(TransportFault::Reset(reason.into())),
         _ => Some(TransportFault::Lost),

@@ -1,15 +1,15 @@
-//! What the server sent, turned into the rules in force.
+//! Turns responses of the server into the rules in force.
 //!
-//! Without I/O and clock: the stream hands over each response and does what the [`Outcome`] says. A response
-//! is applied whole. Within an epoch the revision never goes back: an older response changes nothing, which
-//! is safe because a delta from any revision up to the one held, to any later one, names all that differs.
+//! Pure of I/O and clock: the stream passes each response and acts on the [`ApplyOutcome`]. A response is
+//! applied as a whole. Within an epoch the revision never decreases: an older response is ignored. That is
+//! safe because a delta from any revision up to the one held, to any later one, names all differences.
 //!
-//! What cannot be read is refused alone, see [`entries`]. Refusals are named in every hello. Kills come beside a
-//! response, all of them at once, and are taken over before it, also beside a page of a snapshot that is still
-//! coming in, see [`kills`].
+//! An entry that cannot be read is rejected alone, see [`entries`]; rejected entries are named in every
+//! hello. A response may carry the full set of kills. They are applied before the rest, even with a page of
+//! an incomplete snapshot, see [`kills`].
 //!
-//! A server may send anything. What is held is bounded in number and bytes; text and numbers are checked where
-//! they are read, and nothing here panics on them.
+//! The server is not trusted to be correct: number and size are bounded, texts and numbers are checked when
+//! read, and nothing here panics on them.
 
 mod entries;
 mod kills;
@@ -21,70 +21,70 @@ use damper_core::kill::TimedKill;
 use damper_proto::v1;
 
 use self::entries::{Entries, Received, Sent};
-use self::kills::Kills;
-pub(super) use self::kills::{Present, Told};
+use self::kills::ReceivedKills;
+pub(super) use self::kills::{KillMessage, Present};
 
-/// More than this is no table: the control plane accepts no more than fits into it.
+/// Limit in bytes: the control plane accepts no larger table.
 const MAX_BYTES: usize = 256 << 20;
-/// Nor are more rules and guards than this. Small messages take far more room in memory than on the wire.
+/// Limit in entries: small messages take far more memory than bytes on the wire.
 const MAX_ENTRIES: usize = 250_000;
-/// Each kill is compared with every route.
+/// Weight of a kill: each is compared with every route.
 const EFFORT_PER_KILL: usize = 10;
-/// An epoch is a short random name.
+/// Limit of an epoch, a short random name.
 const MAX_EPOCH_BYTES: usize = 255;
 
-/// The rules and guards held, and how far.
+/// The rules, guards and kills held, with their position.
 #[derive(Debug, Default)]
 pub(super) struct Applier {
-    /// None before the first snapshot.
+    /// `None` before the first snapshot.
     position: Option<Position>,
     rules: Entries<v1::DistributedRule>,
     guards: Entries<v1::DistributedGuard>,
-    kills: Kills,
-    /// Others are held than were last put in force.
+    kills: ReceivedKills,
+    /// True if the kills held differ from those in force.
     thrown: bool,
-    /// Kills came since the last answer, which names those that are refused.
+    /// True if kills arrived since the last ack, which names rejected ones.
     kills_unanswered: bool,
-    /// The pages so far of a snapshot that is still coming in.
+    /// Pages of an incomplete snapshot.
     pages: Option<Pages>,
 }
 
-/// A revision, and the store it is a revision of.
+/// A revision and the store that it belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) epoch: String,
     pub(super) revision: u64,
-    /// The id of the commit that made the revision; 0 = unknown.
+    /// Id of the commit that made the revision; 0 if unknown.
     pub(super) commit: u64,
 }
 
-/// A response that is about the table.
+/// A response with rules or guards.
 #[derive(Debug)]
 pub(super) enum Response {
-    /// One page of all there is.
+    /// A page of the complete table.
     Snapshot(v1::Snapshot),
-    /// What changed since a revision that this client held.
+    /// Changes since a revision that this client held.
     Delta(v1::Delta),
-    /// Nothing changed up to the response's position.
+    /// No changes up to the position of the response.
     Bookmark,
 }
 
-/// What a response changed.
+/// Result of a response.
 #[derive(Debug, PartialEq)]
 pub(super) enum ApplyOutcome {
-    /// Others are in force; these were refused. `whole`: by a snapshot.
+    /// Applied, except for the entries rejected. `whole`: from a snapshot.
     Applied { refused: Vec<v1::Refusal>, whole: bool },
-    /// What is held is the server's.
+    /// The state held is up to date.
     Confirmed,
-    /// Older than what is held: ignored.
+    /// Older than the state held: ignored.
     Stale,
-    /// A page of a snapshot; more will come. Or a sign of life before anything is held.
+    /// A page of an incomplete snapshot, or a bookmark before the first one.
     Incomplete,
-    /// It does not follow from what is held, or is more than can be: only another stream can help.
+    /// The response does not follow from the state held or exceeds the limits: a new stream is required.
     OutOfStep(&'static str),
 }
 
-/// Everything held, to be kept on disk.
+/// The complete state, to be stored on disk.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PersistedState {
     pub(super) position: Option<Position>,
@@ -103,7 +103,7 @@ struct Pages {
 }
 
 impl Response {
-    /// False if it can only tell of kills, and how far the server is.
+    /// Returns false if the response can only change kills and the position.
     pub(super) fn is_about_rules(&self) -> bool {
         match self {
             Self::Snapshot(_) => true,
@@ -114,18 +114,18 @@ impl Response {
 }
 
 impl Applier {
-    /// How far what is held goes.
+    /// Returns the position of the state held.
     pub(super) fn position(&self) -> Option<&Position> {
         self.position.as_ref()
     }
 
-    /// Half a snapshot of the stream before is of no use to the next.
+    /// Drops the pages of an incomplete snapshot of the previous stream.
     pub(super) fn begin_stream(&mut self) {
         self.pages = None;
         self.kills_unanswered = false;
     }
 
-    /// The rules and guards in force.
+    /// Returns the rules and guards in force.
     pub(super) fn table(&self) -> Table {
         let mut table: Table = self.rules.in_force().cloned().collect();
         for guard in self.guards.in_force() {
@@ -134,47 +134,47 @@ impl Applier {
         table
     }
 
-    /// Every rule and guard that is refused at present.
+    /// Returns the rejected entries.
     pub(super) fn refused(&self) -> impl Iterator<Item = &v1::Refusal> {
         self.rules.refused().chain(self.guards.refused()).chain(self.kills.refused())
     }
 
-    /// How many are refused at present.
+    /// Returns the number of rejected entries.
     pub(super) fn refused_count(&self) -> usize {
         self.rules.refused_count() + self.guards.refused_count() + self.kills.refused().len()
     }
 
-    /// The kills held, if others were taken over since this was last asked. Some may be over.
+    /// Returns the kills held if they changed since the last call. Some may have expired.
     pub(super) fn thrown(&mut self) -> Option<Vec<TimedKill>> {
         std::mem::take(&mut self.thrown).then(|| self.kills.held().cloned().collect())
     }
 
-    /// Takes over the kills beside a response, unless that is older than what is held or out of step; without
-    /// them those held stay.
+    /// Applies the kills of a response, unless the response is stale or out of step. Without kills, those
+    /// held stay.
     ///
     /// # Errors
-    /// They are more than there can be; nothing of such a message is of use.
-    pub(super) fn hear(
+    /// The set exceeds the limits; nothing of the response can be used.
+    pub(super) fn apply_kills(
         &mut self,
         position: &Position,
         response: &Response,
-        kills: Option<Told>,
+        kills: Option<KillMessage>,
     ) -> Result<(), &'static str> {
-        let Some(told) = kills else { return Ok(()) };
-        told.check_size()?;
+        let Some(message) = kills else { return Ok(()) };
+        message.check_size()?;
         let follows = match response {
             Response::Snapshot(_) => true,
             Response::Delta(_) | Response::Bookmark => self.is_of_epoch(position),
         };
         if follows && !self.is_behind(position) {
-            self.kills.replace(told);
+            self.kills.replace(message);
             self.thrown = true;
             self.kills_unanswered = true;
         }
         Ok(())
     }
 
-    /// Takes over a response, the kills beside it having been heard.
+    /// Applies a response whose kills were applied already.
     pub(super) fn take(&mut self, position: Position, response: Response) -> ApplyOutcome {
         match response {
             Response::Snapshot(page) => self.take_page(position, page),
@@ -183,9 +183,9 @@ impl Applier {
         }
     }
 
-    /// How many rules, guards and kills have to be gone through for a response.
-    pub(super) fn effort(&self, response: &Response, kills: Option<&Told>) -> usize {
-        let kills = kills.map_or(0, |told| told.set.kills.len() * EFFORT_PER_KILL);
+    /// Returns the number of entries to process for a response.
+    pub(super) fn effort(&self, response: &Response, kills: Option<&KillMessage>) -> usize {
+        let kills = kills.map_or(0, |message| message.set.kills.len() * EFFORT_PER_KILL);
         let held = self.rules.len() + self.guards.len() + kills;
         match response {
             Response::Snapshot(page) if !page.last => page.rules.len() + page.guards.len(),
@@ -199,15 +199,15 @@ impl Applier {
         }
     }
 
-    /// One page of a snapshot.
+    /// Applies a page of a snapshot.
     fn take_page(&mut self, position: Position, page: v1::Snapshot) -> ApplyOutcome {
         let mut pages = match self.pages.take() {
             None if position.epoch.len() > MAX_EPOCH_BYTES => {
-                return ApplyOutcome::OutOfStep("the epoch is too long");
+                return ApplyOutcome::OutOfStep("epoch too long");
             }
             None => Pages::new(position),
             Some(pages) if pages.position == position => pages,
-            Some(_) => return ApplyOutcome::OutOfStep("a snapshot began before the last one ended"),
+            Some(_) => return ApplyOutcome::OutOfStep("snapshot began before the previous one ended"),
         };
         let last = page.last;
         if let Err(problem) = pages.add(page) {
@@ -228,13 +228,13 @@ impl Applier {
         ApplyOutcome::Applied { refused, whole: true }
     }
 
-    /// What changed since a revision that this client held.
+    /// Applies a delta.
     fn take_delta(&mut self, position: Position, delta: v1::Delta) -> ApplyOutcome {
         if self.pages.is_some() {
-            return ApplyOutcome::OutOfStep("a delta came before the snapshot ended");
+            return ApplyOutcome::OutOfStep("delta before the end of a snapshot");
         }
         if !self.is_of_epoch(&position) {
-            return ApplyOutcome::OutOfStep("a delta came before a snapshot of its epoch");
+            return ApplyOutcome::OutOfStep("delta before a snapshot of its epoch");
         }
         if self.is_behind(&position) {
             return ApplyOutcome::Stale;
@@ -259,14 +259,14 @@ impl Applier {
         ApplyOutcome::Applied { refused, whole: false }
     }
 
-    /// No rule or guard changed up to this position.
+    /// Moves the position.
     fn take_bookmark(&mut self, position: Position) -> ApplyOutcome {
         let waiting = self.pages.is_some() || self.position.is_none();
         if waiting {
             return ApplyOutcome::Incomplete;
         }
         if !self.is_of_epoch(&position) {
-            return ApplyOutcome::OutOfStep("a bookmark came before a snapshot of its epoch");
+            return ApplyOutcome::OutOfStep("bookmark before a snapshot of its epoch");
         }
         if self.is_behind(&position) {
             return ApplyOutcome::Stale;
@@ -280,14 +280,14 @@ impl Applier {
         ApplyOutcome::Applied { refused, whole: false }
     }
 
-    /// Names the kills that are refused, if any came since the last answer.
+    /// Adds the rejected kills, if kills arrived since the last ack.
     fn answer_kills(&mut self, refused: &mut Vec<v1::Refusal>) {
         if std::mem::take(&mut self.kills_unanswered) {
             refused.extend(self.kills.refused().iter().cloned());
         }
     }
 
-    /// Everything held; none before the first snapshot.
+    /// Returns the complete state; `None` before the first snapshot.
     pub(super) fn image(&self, present: Present) -> Option<PersistedState> {
         Some(PersistedState {
             position: Some(self.position.clone()?),
@@ -298,14 +298,14 @@ impl Applier {
         })
     }
 
-    /// Takes up what was kept on disk. Without a position it is in force until the first snapshot.
+    /// Restores the state from disk. Without a position it is in force until the first snapshot.
     pub(super) fn restore(&mut self, image: PersistedState, present: Present) {
         let PersistedState { position, rules, guards, kills, refused } = image;
         let read = |rule| Received::read(Arc::unwrap_or_clone(rule));
         self.rules.replace(rules.into_iter().map(read).collect(), &mut Vec::new());
         let read = |guard| Received::read(Arc::unwrap_or_clone(guard));
         self.guards.replace(guards.into_iter().map(read).collect(), &mut Vec::new());
-        self.kills = Kills::restore(&kills, present);
+        self.kills = ReceivedKills::restore(&kills, present);
         self.thrown = true;
         for refusal in refused {
             match (refusal.guard, refusal.kill) {
@@ -348,7 +348,7 @@ fn encoded<S: Sent>(sent: &[S]) -> usize {
 
 fn check_size(entries: usize, bytes: usize) -> Result<(), &'static str> {
     match entries > MAX_ENTRIES || bytes > MAX_BYTES {
-        true => Err("more rules and guards than a table can hold"),
+        true => Err("too many rules and guards for a table"),
         false => Ok(()),
     }
 }

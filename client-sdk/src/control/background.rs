@@ -1,8 +1,8 @@
-//! The one task in the background: its parts, and what becomes of one that panics.
+//! Runs the parts of the background task and restarts a part that panics.
 //!
-//! A part that panics is started again after a growing wait; the others and the application's calls go on meanwhile,
-//! by the rules in force. Nothing that a server, a file or a variable says makes one panic, so a process built with
-//! `panic = "abort"` is as safe.
+//! A part that panics restarts after a growing wait. The other parts and the application's calls continue
+//! with the rules in force. No input from a server, file or variable causes a panic, so `panic = "abort"` is
+//! equally safe.
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -14,18 +14,18 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::{ControlContext, Stop, keep, overrides, stream};
-use crate::aside::{self, TimedThread};
 use crate::waits::ReconnectBackoff;
+use crate::worker::{self, TimedThread};
 
-/// The file on disk and the override file are given this long before the stream begins without them.
+/// Limit for reading the state file and the override file before the stream begins.
 const START_WITHIN: Duration = Duration::from_secs(5);
 
-/// The longest wait after a panic.
+/// Longest wait after a panic.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Does all parts until they are told to stop.
+/// Runs all parts until stopped.
 pub(super) async fn run(shared: Arc<ControlContext>, stop: Stop) {
     let part = |name, begin| supervise(name, begin, Arc::clone(&shared), stop.clone());
     #[cfg(feature = "metrics")]
@@ -42,7 +42,7 @@ pub(super) async fn run(shared: Arc<ControlContext>, stop: Stop) {
     );
 }
 
-/// Does a part until it returns, again after each panic.
+/// Runs a part until it returns, and restarts it after each panic.
 async fn supervise(
     name: &'static str,
     begin: fn(Arc<ControlContext>, Stop) -> Work,
@@ -56,7 +56,7 @@ async fn supervise(
             part = name,
             panic = words,
             ?wait,
-            "Damper's background work failed; calls go on, it will start again"
+            "background task panicked; restarting it, calls continue"
         );
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
@@ -65,9 +65,10 @@ async fn supervise(
     }
 }
 
-/// What work comes to: its end, or what it panicked with.
+/// Runs work until its end or panic.
 async fn caught(mut work: Work) -> Result<(), Box<dyn Any + Send>> {
-    // It is not asked again after a panic, and what it shares with others is sound then: see `Shared::applier`.
+    // It is not polled after a panic, and the state that it shares is consistent then: see
+    // `ControlContext::applier`.
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
         Ok(poll) => poll.map(Ok),
         Err(panic) => Poll::Ready(Err(panic)),
@@ -77,10 +78,10 @@ async fn caught(mut work: Work) -> Result<(), Box<dyn Any + Send>> {
 
 fn words(panic: &(dyn Any + Send)) -> &str {
     let literal = panic.downcast_ref::<&str>().copied();
-    literal.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words")
+    literal.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-/// Takes up what is on this machine, then follows the control plane.
+/// Restores the state file, then follows the control plane.
 async fn follow(shared: Arc<ControlContext>, mut stop: Stop) {
     if !shared.started.swap(true, Ordering::Relaxed) {
         tokio::select! {
@@ -91,10 +92,10 @@ async fn follow(shared: Arc<ControlContext>, mut stop: Stop) {
     stream::run(&shared, stop).await;
 }
 
-/// The override before the rules, so that they never run ahead of it.
+/// Reads the override before the rules, so that rules never apply without it.
 async fn take_up(shared: &Arc<ControlContext>) {
     let mut override_read = shared.override_read.subscribe();
-    // Late or not, the next poll will reduce what the rules do.
+    // If it is late, the next poll reduces the rules' mode.
     let _ = tokio::time::timeout(START_WITHIN, override_read.wait_for(|read| *read)).await;
     let Some(place) = shared.place.clone() else { return };
     let path = place.path();
@@ -102,7 +103,7 @@ async fn take_up(shared: &Arc<ControlContext>) {
         Ok(Ok(None)) => return,
         Ok(Ok(Some(image))) => {
             let taking = Arc::clone(shared);
-            match aside::aside(move || taking.restore(image)).await {
+            match worker::run_blocking(move || taking.restore(image)).await {
                 Ok(()) => return,
                 Err(problem) => problem,
             }
@@ -110,7 +111,7 @@ async fn take_up(shared: &Arc<ControlContext>) {
         Ok(Err(error)) => error.to_string(),
         Err(problem) => problem,
     };
-    tracing::warn!(file = %path.display(), %problem, "the rules on disk are of no use; nothing is retried until the control plane answers");
+    tracing::warn!(file = %path.display(), %problem, "cannot load the rules on disk; no retries until the control plane responds");
 }
 
 #[cfg(test)]
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everything_in_the_background_is_one_task() {
+    async fn all_background_work_is_one_task() {
         let folder = tempfile::tempdir().unwrap();
         let options = Options::new(["http://127.0.0.1:1"]).service("orders").environment(|_| None);
         let options = options.state_dir(folder.path()).override_file(folder.path().join("mode"));
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_one_that_ends_the_work_sees_it_ended() {
+    async fn each_shutdown_waits_for_the_end() {
         let options = Options::new(["http://127.0.0.1:1"]).service("orders").environment(|_| None);
         let engine = Runtime::new("orders", "default");
         let control = Control::start(options.resolve().unwrap(), engine, &Handle::current());
@@ -155,17 +156,17 @@ mod tests {
             Handle::current().metrics().num_alive_tasks()
         };
         assert_eq!(tokio::join!(end(), end()), (0, 0));
-        assert_eq!(end().await, 0, "once more");
+        assert_eq!(end().await, 0, "again");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_panics_is_started_again_after_growing_waits_until_it_returns() {
+    async fn a_panicking_part_restarts_after_growing_waits() {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let (_stop, stopped) = watch::channel(false);
         let begun = Instant::now();
         let run = |_, _| -> Work {
             Box::pin(async {
-                assert!(STARTED.fetch_add(1, Ordering::Relaxed) >= 12, "a panic of the test's own");
+                assert!(STARTED.fetch_add(1, Ordering::Relaxed) >= 12, "expected by the test");
             })
         };
         supervise("test", run, shared(), Stop(stopped)).await;
@@ -175,9 +176,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_panics_forever_still_ends_with_the_last_damper() {
+    async fn a_part_that_always_panics_ends_with_the_last_damper() {
         let (stop, stopped) = watch::channel(false);
-        let run = |_, _| -> Work { Box::pin(async { panic!("a panic of the test's own") }) };
+        let run = |_, _| -> Work { Box::pin(async { panic!("expected by the test") }) };
         let supervisor = tokio::spawn(supervise("test", run, shared(), Stop(stopped)));
         tokio::time::sleep(Duration::from_secs(100)).await;
         assert!(!supervisor.is_finished());

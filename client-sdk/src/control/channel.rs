@@ -1,8 +1,8 @@
-//! The channel to a replica, safe to read a status from.
+//! Channel to a replica that removes status details.
 //!
-//! tonic panics on status details that are not base64 (`Status::from_header_map`), so a server, or whatever
-//! answers in its place, could end a process that aborts on a panic. The stream has no use for details: they
-//! are taken off before tonic sees them, from headers and trailers.
+//! tonic panics on status details that are not base64 (`Status::from_header_map`), so any peer could end a
+//! process that aborts on panics. The stream has no use for details: they are removed from headers and
+//! trailers before tonic reads them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,11 +18,11 @@ use tower_service::Service;
 
 use crate::headers;
 
-/// A channel whose answers carry no status details.
+/// A channel whose responses have no status details.
 #[derive(Clone, Debug)]
 pub(super) struct SafeChannel(pub(super) Channel);
 
-/// The body of such an answer.
+/// Body of such a response.
 #[derive(Debug)]
 pub(super) struct SafeBody(Body);
 

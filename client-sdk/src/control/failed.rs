@@ -1,10 +1,10 @@
-//! Calls that did not end well, as a report tells them.
+//! Failed calls in the form of a report.
 
 use damper_proto::v1;
 
 use crate::failures::{FailedAttempt, FailedCall, Failures, HexId, Ids};
 
-/// Those that wait, which wait no more then.
+/// Takes the failed calls of a route.
 pub(super) fn failed_calls(failures: &Failures) -> Vec<v1::FailedCall> {
     failures.take().into_iter().map(call).collect()
 }

@@ -1,8 +1,8 @@
-//! A service's Damper without a connection, for the fuzz targets: they hand over tables and responses of the
-//! control plane in the order they like, and see what is kept.
+//! A Damper without a connection, for fuzz targets, which pass tables and responses in any order and inspect
+//! the result.
 //!
-//! Only with the feature `fuzzing`. It is no part of the public API and decides nothing: what a response does is
-//! done by the same code as on a stream, except for the waiting around it.
+//! Only with the feature `fuzzing`; not part of the public API. Responses are applied by the same code as on
+//! a stream, without the waiting around it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use damper_core::{Counters, Faults, Kill, Table};
 use damper_proto::v1;
 use damper_proto::v1::server_message::Kind;
 
-use super::applier::{ApplyOutcome, Position, Response, Told};
+use super::applier::{ApplyOutcome, KillMessage, Position, Response};
 use super::report::Reporter;
 use super::{ControlContext, Status};
 use crate::client::ClientLayer;
@@ -24,22 +24,22 @@ use crate::server::ServerLayer;
 #[derive(Debug)]
 pub struct FuzzHarness(Arc<ControlContext>);
 
-/// What became of a response.
+/// Result of a response.
 #[derive(Debug, PartialEq)]
 pub enum Received {
-    /// It is in force but for these.
+    /// Applied, except for these entries.
     Applied(Vec<v1::Refusal>),
-    /// It changed nothing.
+    /// Changed nothing.
     Unchanged,
-    /// The stream would be given up.
+    /// Would end the stream.
     Broken(&'static str),
 }
 
 impl FuzzHarness {
-    /// One of a service of this name, without rules.
+    /// Returns the Damper of this service, without rules.
     ///
     /// # Errors
-    /// What is wrong with the name.
+    /// The problem with the name.
     pub fn new(service: &str) -> Result<Self, Faults> {
         let options = Options::new(["http://127.0.0.1:1"]).service(service).environment(|_| None);
         let settings = options.resolve()?;
@@ -47,19 +47,19 @@ impl FuzzHarness {
         Ok(Self(Arc::new(ControlContext::new(settings, engine))))
     }
 
-    /// Puts a table in force.
+    /// Applies a table.
     pub fn apply(&self, table: Table) {
         self.0.engine.apply(table);
     }
 
-    /// A response of the control plane, as on a stream.
+    /// Applies a response of the control plane, as on a stream.
     pub fn receive(&self, message: v1::ServerMessage) -> Received {
         let v1::ServerMessage { epoch, revision, nonce: _, kind, kills, commit } = message;
         let response = match kind {
             Some(Kind::Snapshot(page)) => Response::Snapshot(page),
             Some(Kind::Delta(delta)) => Response::Delta(delta),
             Some(Kind::Bookmark(v1::Bookmark {})) => Response::Bookmark,
-            Some(Kind::Goodbye(_)) => return Received::Broken("the server said goodbye"),
+            Some(Kind::Goodbye(_)) => return Received::Broken("goodbye from the server"),
             Some(Kind::ReportSettings(settings)) => {
                 let mut reporter = Reporter::new();
                 reporter.set(&settings);
@@ -68,7 +68,7 @@ impl FuzzHarness {
             }
             None => return Received::Unchanged,
         };
-        let kills = kills.map(|set| Told { set, at: self.0.engine.clock().now() });
+        let kills = kills.map(|set| KillMessage { set, at: self.0.engine.clock().now() });
         match self.0.apply(Position { epoch, revision, commit }, response, kills) {
             ApplyOutcome::Applied { refused, whole: _ } => Received::Applied(refused),
             ApplyOutcome::Confirmed | ApplyOutcome::Stale | ApplyOutcome::Incomplete => Received::Unchanged,
@@ -76,18 +76,18 @@ impl FuzzHarness {
         }
     }
 
-    /// A stream ends and the next one begins.
+    /// Ends a stream and begins the next one.
     pub fn begin_stream(&self) {
         self.0.applier().begin_stream();
     }
 
-    /// The epoch and revision held.
+    /// Returns the epoch and revision held.
     #[must_use]
     pub fn position(&self) -> Option<(String, u64)> {
         self.0.applier().position().map(|at| (at.epoch.clone(), at.revision))
     }
 
-    /// A process of the same service that starts with what this one would keep on disk; none before the first
+    /// Returns a process of the same service that starts with this one's state file; `None` before the first
     /// snapshot.
     #[must_use]
     pub fn restarted(&self) -> Option<Self> {
@@ -99,13 +99,13 @@ impl FuzzHarness {
         Some(Self(Arc::new(restarted)))
     }
 
-    /// The table in force by what was received.
+    /// Returns the table in force.
     #[must_use]
     pub fn table(&self) -> Table {
         self.0.applier().table()
     }
 
-    /// What it would say of itself.
+    /// Returns the status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.0.status()
@@ -116,7 +116,7 @@ impl FuzzHarness {
         self.0.engine.for_each_kill(show);
     }
 
-    /// The first report of a stream, in parts.
+    /// Returns the first report of a stream, in parts.
     pub async fn report(&self) -> Vec<v1::Report> {
         Reporter::new().parts(&self.0).await
     }
@@ -124,7 +124,7 @@ impl FuzzHarness {
     /// As [`Damper::client_layer`](crate::Damper::client_layer).
     ///
     /// # Errors
-    /// What is wrong with the name.
+    /// The problem with the name.
     pub fn client_layer(&self, callee_service: &str) -> Result<ClientLayer, Faults> {
         let callee = self.0.engine.callee(callee_service)?;
         Ok(ClientLayer::new(Arc::clone(&self.0.engine), callee))
@@ -146,7 +146,7 @@ impl FuzzHarness {
         self.0.engine.methods().for_each(show);
     }
 
-    /// The request bytes that calls under way keep.
+    /// Returns the request bytes that calls in flight buffer.
     #[must_use]
     pub fn kept_bytes(&self) -> usize {
         self.0.engine.memory().in_use()

@@ -1,8 +1,7 @@
-//! When the rules go to disk: before a snapshot is acknowledged, and within a second of a delta.
+//! Writes the state file: before a snapshot is acknowledged, and within a second of a delta.
 //!
-//! One task writes; it takes what is held at that moment, so that a burst of deltas is one write. A disk that
-//! fails or hangs delays nothing but the first acknowledgement, and that by a bounded time: rules in force
-//! matter more than rules kept.
+//! One task writes the current state, so a burst of deltas is one write. A disk that fails or hangs delays
+//! only the first acknowledgement, for a bounded time: applying rules has priority over storing them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +9,18 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::{ControlContext, Stop, last_known_good::StateFile};
-use crate::aside;
+use crate::worker;
 
-/// Deltas are gathered for this long.
+/// Time for which deltas are collected.
 const GATHER: Duration = Duration::from_millis(300);
-/// A disk that has not answered by then is not waited for.
+/// Longest wait for the disk.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Asks the writing task for writes, and learns of them.
+/// Requests writes from the writing task and waits for them.
 #[derive(Debug)]
 pub(super) struct Persister {
     asked: watch::Sender<PersistRequest>,
-    /// The number of the latest request that is on disk, or failed to get there.
+    /// Number of the latest request that was written or failed.
     done: watch::Sender<u64>,
 }
 
@@ -36,12 +35,12 @@ impl Persister {
         Self { asked: watch::Sender::default(), done: watch::Sender::default() }
     }
 
-    /// Has what is held written soon.
+    /// Requests a write soon.
     pub(super) fn ask(&self) {
         self.asked.send_modify(|asked| asked.number += 1);
     }
 
-    /// Has what is held written now and waits for it, but not for long.
+    /// Requests a write now and waits for it, up to a limit.
     pub(super) async fn ask_and_wait(&self) {
         self.asked.send_modify(|asked| {
             asked.number += 1;
@@ -51,12 +50,12 @@ impl Persister {
         let mut done = self.done.subscribe();
         let written = tokio::time::timeout(WAIT, done.wait_for(|done| *done >= number)).await;
         if written.is_err() {
-            tracing::warn!("the rules are not on disk after {WAIT:?}; going on without");
+            tracing::warn!("rules not stored on disk within {WAIT:?}; continuing without");
         }
     }
 }
 
-/// Writes when asked, until the end; what was asked for by then is still written.
+/// Writes on request until stopped, including requests made by then.
 pub(super) async fn run(shared: &Arc<ControlContext>, mut stop: Stop) {
     let Some(place) = &shared.place else { return };
     let mut asked = shared.keeper.asked.subscribe();
@@ -89,7 +88,7 @@ pub(super) async fn run(shared: &Arc<ControlContext>, mut stop: Stop) {
 
 async fn write(shared: &Arc<ControlContext>, place: &StateFile, failing: &mut bool) {
     let (held, writing) = (Arc::clone(shared), place.clone());
-    let written = aside::aside(move || {
+    let written = worker::run_blocking(move || {
         let image = held.applier().image(held.present());
         image.map_or(Ok(()), |image| writing.store(image))
     });
@@ -101,7 +100,7 @@ async fn write(shared: &Arc<ControlContext>, place: &StateFile, failing: &mut bo
     if let Some(problem) = &problem
         && !*failing
     {
-        tracing::warn!(file = %place.path().display(), %problem, "the rules cannot be kept on disk");
+        tracing::warn!(file = %place.path().display(), %problem, "cannot store the rules on disk");
     }
     *failing = problem.is_some();
 }

@@ -1,11 +1,11 @@
-//! The rules on disk, for a process that starts while the control plane is away.
+//! The rules on disk, for a process that starts while the control plane is unavailable.
 //!
-//! One file per identity: a header (name of the format, its version, length of what follows, CRC-32 of that and
-//! the version), then one protobuf message. It is written beside its place, synced and renamed, so that a reader and a second
-//! process of the same service on this host see one whole file or another, never a mixture. A file that is
-//! damaged, cut short, foreign or someone else's is as good as none; the next write replaces it.
+//! One file per identity: a header (format name, version, body length, CRC-32 of body and version), then one
+//! protobuf message. A temporary file is written, synced and renamed, so readers and other processes of the
+//! same service on this host always see one complete file. A file that is damaged, truncated or of another
+//! identity is ignored and replaced by the next write.
 //!
-//! The code here blocks; [`keep`](super::keep) calls it off the async threads.
+//! This code blocks; [`persist`](super::persist) runs it off the async threads.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -21,19 +21,19 @@ use super::applier::{PersistedState, Position};
 use crate::identity::Identity;
 
 const FORMAT: &[u8; 12] = b"damper-rules";
-/// 1 had no guards, 2 added them, 3 added kills. A process without guards would run rules that one has to tighten
-/// as they are, so it must not read a file of version 2; nor may one without kills read a file that has some.
+/// Version 2 added guards, 3 added kills. A process without guards would run rules that a guard must tighten,
+/// so it must not read a file of version 2. A process without kills must not read a file that has some.
 const FORMAT_VERSION: u32 = 3;
 const VERSION_WITHOUT_KILLS: u32 = 2;
-/// The oldest version that is read.
+/// Oldest version that can be read.
 const OLDEST_VERSION: u32 = 1;
 const HEADER_BYTES: usize = FORMAT.len() + 4 + 8 + 4;
-/// Longer than any table the control plane holds.
+/// Limit in bytes, above any table of the control plane.
 const MAX_BYTES: u64 = 512 << 20;
-/// What a crash left behind beside the file is removed when it is older than any write can take.
+/// Age from which temporary files are removed; longer than any write.
 const LEFT_BEHIND: Duration = Duration::from_secs(3600);
 
-/// Where an identity's rules are kept.
+/// Path and identity of the state file.
 #[derive(Clone, Debug)]
 pub(super) struct StateFile {
     folder: PathBuf,
@@ -42,7 +42,7 @@ pub(super) struct StateFile {
     cluster: String,
 }
 
-/// Why a file is of no use.
+/// Reason why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("not readable: {0}")]
@@ -53,7 +53,7 @@ pub(super) enum Error {
     Undecodable(#[from] prost::DecodeError),
     #[error("written by another version: format {0}, expected {OLDEST_VERSION} to {FORMAT_VERSION}")]
     Version(u32),
-    #[error("the rules of {service}/{cluster}, not of this process")]
+    #[error("belongs to {service}/{cluster}, not to this process")]
     Foreign { service: String, cluster: String },
 }
 
@@ -79,7 +79,7 @@ struct Body {
     guards: Vec<v1::DistributedGuard>,
     #[prost(message, repeated, tag = "10")]
     kills: Vec<v1::ActiveKill>,
-    /// Absent in files of versions that did not know it.
+    /// Absent in files of older versions.
     #[prost(fixed64, tag = "11")]
     commit: u64,
 }
@@ -89,7 +89,7 @@ impl StateFile {
         let Identity { service, cluster, .. } = identity;
         let mut name = format!("damper-{}-{}.rules", escaped(service), escaped(cluster));
         if name.len() > 200 {
-            // File names end at 255 bytes. Should two identities share this one, each refuses the other's.
+            // File names are limited to 255 bytes. If two identities collide, each rejects the other's file.
             let hash = |text: &str| crc32fast::hash(text.as_bytes());
             name = format!("damper-{:08x}-{:08x}.rules", hash(service), hash(cluster));
         }
@@ -100,8 +100,8 @@ impl StateFile {
         self.folder.join(&self.name)
     }
 
-    /// What was kept; none if nothing ever was. Without a position if an SDK with other abilities wrote it:
-    /// the server would answer from that position, but not with what this one can do now.
+    /// Returns the stored state; `None` without a file. If an SDK with other features wrote the file, the
+    /// state has no position: the server must send a snapshot for the features of this one.
     pub(super) fn load(&self) -> Result<Option<PersistedState>, Error> {
         self.remove_left_behind();
         let file = match File::open(self.path()) {
@@ -111,7 +111,7 @@ impl StateFile {
         };
         let length = file.metadata()?.len();
         if length > MAX_BYTES {
-            return Err(Error::Damaged("longer than any table"));
+            return Err(Error::Damaged("too long"));
         }
         let mut bytes = Vec::new();
         file.take(MAX_BYTES).read_to_end(&mut bytes)?;
@@ -122,18 +122,18 @@ impl StateFile {
         Ok(Some(body.into()))
     }
 
-    /// Replaces what was kept.
+    /// Replaces the stored state.
     pub(super) fn store(&self, image: PersistedState) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let bytes = self.encoded(image);
-        let beside = self.folder.join(format!("{}.{:016x}.tmp", self.name, fastrand::u64(..)));
-        let written = write_synced(&beside, &bytes).and_then(|()| fs::rename(&beside, self.path()));
+        let temporary = self.folder.join(format!("{}.{:016x}.tmp", self.name, fastrand::u64(..)));
+        let written = write_synced(&temporary, &bytes).and_then(|()| fs::rename(&temporary, self.path()));
         if written.is_err() {
-            // The reason for the failure is the one worth reporting.
-            let _ = fs::remove_file(&beside);
+            // The first error is the one to report.
+            let _ = fs::remove_file(&temporary);
         }
         written?;
-        // The rename itself survives a power cut once the folder is synced; some systems cannot.
+        // Syncing the folder makes the rename survive a power cut; not all systems support it.
         let _ = File::open(&self.folder).and_then(|folder| folder.sync_all());
         Ok(())
     }
@@ -165,7 +165,7 @@ impl StateFile {
         bytes
     }
 
-    /// Best effort: a folder that cannot be read is reported by what needs it.
+    /// Removes old temporary files, best effort.
     fn remove_left_behind(&self) {
         let Ok(files) = fs::read_dir(&self.folder) else { return };
         for file in files.flatten() {
@@ -195,9 +195,9 @@ impl From<Body> for PersistedState {
     }
 }
 
-/// The message behind the header, if it is the one that was written.
+/// Returns the message behind the header, if intact.
 fn checked(bytes: &[u8]) -> Result<&[u8], Error> {
-    let rest = bytes.strip_prefix(FORMAT).ok_or(Error::Damaged("not a file of Damper's"))?;
+    let rest = bytes.strip_prefix(FORMAT).ok_or(Error::Damaged("not a state file of Damper"))?;
     let (version, rest) = rest.split_first_chunk::<4>().ok_or(Error::Damaged("cut short"))?;
     let version = u32::from_le_bytes(*version);
     if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&version) {
@@ -206,15 +206,15 @@ fn checked(bytes: &[u8]) -> Result<&[u8], Error> {
     let (length, rest) = rest.split_first_chunk::<8>().ok_or(Error::Damaged("cut short"))?;
     let (sum, body) = rest.split_first_chunk::<4>().ok_or(Error::Damaged("cut short"))?;
     if body.len() as u64 != u64::from_le_bytes(*length) {
-        return Err(Error::Damaged("its length is not the one it was written with"));
+        return Err(Error::Damaged("length does not match"));
     }
     if checksum(version, body) != u32::from_le_bytes(*sum) {
-        return Err(Error::Damaged("its checksum does not match"));
+        return Err(Error::Damaged("checksum does not match"));
     }
     Ok(body)
 }
 
-/// Version 1 left its own number out.
+/// The checksum of version 1 does not cover the version.
 fn checksum(version: u32, body: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     if version > 1 {
@@ -230,7 +230,7 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A name as part of a file name. The dash separates, so it is escaped too: `a-b` in `c` is not `a` in `b-c`.
+/// Escapes a name for a file name, including the separating dash: `a-b` in `c` differs from `a` in `b-c`.
 fn escaped(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());
     for c in name.chars() {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_loaded_and_replaced_by_the_next() {
+    fn stored_state_is_loaded_and_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let place = StateFile::new(&folder.path().join("made/on/demand"), &identity("orders", "default"));
         assert!(place.load().unwrap().is_none());
@@ -277,11 +277,11 @@ mod tests {
             place.store(image(revision, 3)).unwrap();
             assert_eq!(place.load().unwrap(), Some(image(revision, 3)));
         }
-        assert_eq!(fs::read_dir(&place.folder).unwrap().count(), 1, "nothing is left beside it");
+        assert_eq!(fs::read_dir(&place.folder).unwrap().count(), 1, "no temporary file is left");
     }
 
     #[test]
-    fn another_identity_has_another_file_and_refuses_a_foreign_one() {
+    fn each_identity_has_its_own_file() {
         let folder = tempfile::tempdir().unwrap();
         let place = |service, cluster| StateFile::new(folder.path(), &identity(service, cluster));
         assert_ne!(place("a-b", "c").path(), place("a", "b-c").path());
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_sdk_with_other_abilities_takes_the_rules_but_not_the_position() {
+    fn an_sdk_with_other_features_drops_the_position() {
         let body = Body {
             sdk_version: "0.0.1".to_owned(),
             features: feature::ALL.iter().map(|&name| name.to_owned()).collect(),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_from_before_guards_is_read_and_one_of_a_later_version_is_not() {
+    fn older_versions_are_read_and_later_ones_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let place = StateFile::new(folder.path(), &identity("orders", "default"));
         let before = PersistedState { guards: Vec::new(), kills: Vec::new(), ..image(7, 5) };
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_kills_says_so_to_those_who_would_not_obey_them_and_one_without_is_read_by_all() {
+    fn only_a_file_with_kills_has_the_latest_version() {
         let folder = tempfile::tempdir().unwrap();
         let place = StateFile::new(folder.path(), &identity("orders", "default"));
         let version = |image| place.encoded(image)[FORMAT.len()];
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn two_processes_never_tear_each_others_file() {
+    fn concurrent_writers_leave_complete_files() {
         let folder = tempfile::tempdir().unwrap();
         let place = StateFile::new(folder.path(), &identity("orders", "default"));
         place.store(image(1, 1)).unwrap();
@@ -359,7 +359,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_damage_goes_unnoticed(at in any::<prop::sample::Index>(), to: u8, cut in any::<bool>()) {
+        fn any_damage_is_detected(at in any::<prop::sample::Index>(), to: u8, cut in any::<bool>()) {
             let folder = tempfile::tempdir().unwrap();
             let place = StateFile::new(folder.path(), &identity("orders", "default"));
             let mut bytes = place.encoded(image(7, 5));

@@ -1,11 +1,11 @@
-//! The control plane's side of the SDK: rules in, reports out, in the background.
+//! Background work of the SDK: receives rules, sends reports.
 //!
-//! One task does all of it, [in parts](background): the stream (which first takes up what is on disk), the override
-//! file, the writer of the rules on disk, and with the feature `metrics` the publishing of counters. It holds what
-//! the parts [share](Shared), never the [`Damper`](crate::Damper) itself, so that dropping its last clone ends it.
+//! A single task runs all [parts](background): the stream (which first restores the state file), the override
+//! file, the writer of the state file and, with the feature `metrics`, the metrics export. It holds the
+//! shared [`ControlContext`], never the [`Damper`](crate::Damper) itself, so dropping the last clone ends it.
 //!
-//! The runtime is the application's. What takes time (a long table, the disk, the override file) is done on
-//! threads beside it.
+//! The runtime belongs to the application. Long work (large tables, disk, override file) runs on separate
+//! threads.
 
 mod applier;
 mod background;
@@ -34,7 +34,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use self::applier::{Applier, ApplyOutcome, Position, Present, Response, Told};
+use self::applier::{Applier, ApplyOutcome, KillMessage, Position, Present, Response};
 use self::keep::Persister;
 use self::last_known_good::StateFile;
 use self::overrides::Override;
@@ -43,19 +43,19 @@ use crate::options::Settings;
 use crate::routes::Runtime;
 
 const SDK_VERSION: &str = env!("CARGO_PKG_VERSION");
-/// A disk that hangs must not hold up the end of the process.
+/// Limit for the shutdown, in case a disk hangs.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
-/// The background work of one `Damper`; it ends when this is dropped.
+/// Background work of one `Damper`; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Control {
     shared: Arc<ControlContext>,
     stop: watch::Sender<bool>,
-    /// Waited for by each one that ends it.
+    /// Locked by each caller of `shutdown`.
     task: tokio::sync::Mutex<JoinHandle<()>>,
 }
 
-/// What the parts of the background work share.
+/// State shared by the parts of the background work.
 #[derive(Debug)]
 struct ControlContext {
     settings: Settings,
@@ -64,20 +64,20 @@ struct ControlContext {
     status: watch::Sender<Status>,
     keeper: Persister,
     place: Option<StateFile>,
-    /// Held by the part that follows it.
+    /// Locked by the part that polls it.
     override_file: tokio::sync::Mutex<Option<Override>>,
-    /// True once the override file was read, so that no rules run ahead of it.
+    /// True once the override file was read, so that no rules apply without it.
     override_read: watch::Sender<bool>,
-    /// True once the rules on disk were taken up: a stream that starts again must not go back to them.
+    /// True once the state file was restored: a restarted stream must not restore it again.
     started: AtomicBool,
 }
 
-/// Tells a part when to end.
+/// Signals a part to end.
 #[derive(Clone, Debug)]
 struct Stop(watch::Receiver<bool>);
 
 impl Control {
-    /// Begins the background work on this runtime; returns at once.
+    /// Starts the background work on this runtime and returns at once.
     pub(crate) fn start(settings: Settings, engine: Arc<Runtime>, runtime: &Handle) -> Self {
         let shared = Arc::new(ControlContext::new(settings, engine));
         shared.limit_mode(None);
@@ -100,18 +100,18 @@ impl Control {
         }
     }
 
-    /// Ends the background work: a last report, the stream closed, the rules on disk.
+    /// Ends the background work: sends a last report, closes the stream, stores the rules.
     pub(crate) async fn shutdown(&self) {
         self.stop.send_replace(true);
         let ended = async {
             let mut task = self.task.lock().await;
-            // An error of its own is that the runtime ended before.
+            // A join error means that the runtime has ended.
             if !task.is_finished() {
                 let _ = (&mut *task).await;
             }
         };
         if tokio::time::timeout(END_WITHIN, ended).await.is_err() {
-            tracing::warn!("Damper's background work has not ended within {END_WITHIN:?}");
+            tracing::warn!("background task did not end within {END_WITHIN:?}");
         }
     }
 }
@@ -134,11 +134,11 @@ impl ControlContext {
     }
 
     fn applier(&self) -> MutexGuard<'_, Applier> {
-        // Each response is read before anything is changed, so what is held is sound after a panic.
+        // Responses are parsed before the state changes, so the state is consistent after a panic.
         self.applier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is in force at this moment: kills end by themselves.
+    /// Returns the present status; kills expire on their own.
     fn status(&self) -> Status {
         let kills = self.engine.kills().in_force(self.engine.clock().now()).len();
         Status { kills, ..self.status.borrow().clone() }
@@ -148,11 +148,11 @@ impl ControlContext {
         Present { time: self.engine.clock().now(), wall: SystemTime::now() }
     }
 
-    /// Takes over a response of the server, and puts what changed in force, kills before all else.
-    fn apply(&self, position: Position, response: Response, kills: Option<Told>) -> ApplyOutcome {
+    /// Applies a response of the server, kills first.
+    fn apply(&self, position: Position, response: Response, kills: Option<KillMessage>) -> ApplyOutcome {
         let mut applier = self.applier();
         let is_about_rules = response.is_about_rules();
-        if let Err(problem) = applier.hear(&position, &response, kills) {
+        if let Err(problem) = applier.apply_kills(&position, &response, kills) {
             return ApplyOutcome::OutOfStep(problem);
         }
         self.throw(&mut applier);
@@ -165,7 +165,7 @@ impl ControlContext {
         outcome
     }
 
-    /// Takes up what was kept on disk.
+    /// Restores the state file.
     fn restore(&self, image: applier::PersistedState) {
         let mut applier = self.applier();
         applier.restore(image, self.present());
@@ -173,7 +173,7 @@ impl ControlContext {
         self.swap(&applier, Source::LastKnownGood);
     }
 
-    /// Puts the kills held in force, if they are others.
+    /// Applies the kills held, if they changed.
     fn throw(&self, applier: &mut Applier) {
         let Some(kills) = applier.thrown() else { return };
         let now = self.engine.clock().now();
@@ -181,16 +181,16 @@ impl ControlContext {
         self.engine.obey(kills);
         match self.engine.kills().in_force(now).as_slice() {
             [] if before == 0 => {}
-            [] => tracing::info!("no kill is in force any more"),
+            [] => tracing::info!("no kills in force"),
             [first, others @ ..] => {
                 let (kill, left) = (&first.kill, first.remaining(now));
                 let (routes, reason, others) = (kill.pattern(), kill.reason(), others.len());
-                tracing::warn!(%routes, calls = kill.calls(), reason, ?left, others, "kills are in force");
+                tracing::warn!(%routes, calls = kill.calls(), reason, ?left, others, "kills in force");
             }
         }
     }
 
-    /// Puts the rules held in force and says where they came from.
+    /// Applies the rules held and records their source.
     fn swap(&self, applier: &Applier, source: Source) {
         let table = applier.table();
         let rules = table.len();
@@ -210,7 +210,7 @@ impl ControlContext {
         });
     }
 
-    /// Puts the lower of the variable and what the file asks for in force.
+    /// Applies the lower mode of the variable and the override file.
     fn limit_mode(&self, file: Option<Mode>) {
         let most = overrides::lower(self.settings.mode, file);
         if self.status.borrow().override_mode == most {
@@ -225,12 +225,12 @@ impl ControlContext {
 impl Stop {
     /// Returns when the work is to end.
     async fn stopped(&mut self) {
-        // An error means that the last `Damper` is gone, which ends the work as well.
+        // An error means that the last `Damper` was dropped, which also ends the work.
         let _ = self.0.wait_for(|stop| *stop).await;
     }
 }
 
-/// How a mode is said on the wire; none is unspecified.
+/// Converts a mode to the wire; `None` is unspecified.
 fn mode_to_wire(mode: Option<Mode>) -> i32 {
     mode.map_or(v1::Mode::Unspecified, v1::Mode::from).into()
 }

@@ -1,8 +1,8 @@
-//! Opening a stream: the name's addresses, the files, the connection, TLS, the hello.
+//! Opens a stream: name lookup, files, connection, TLS, hello.
 //!
-//! Files are read again for every stream, so that renewed certificates and tokens are used without a restart. Names
-//! and files are read on threads beside the runtime; each step has a limit. The token is shown to this method alone,
-//! and is taken out of all that a server says, which may say it back.
+//! Files are read for every stream, so renewed certificates and tokens need no restart. Lookups and file
+//! reads run on separate threads, and each step has a limit. The token is sent only on this RPC and removed
+//! from all texts of the server, which may echo it.
 
 use std::collections::HashMap;
 use std::io;
@@ -30,51 +30,51 @@ use super::channel::SafeChannel;
 use super::reconnect::Replica;
 use super::stream::{at_most, message};
 use super::{ControlContext, SDK_VERSION, mode_to_wire};
-use crate::aside::TimedThread;
 use crate::names::Names;
+use crate::worker::TimedThread;
 
-/// A name's addresses; the files; the connection with its TLS handshake: each has so long.
+/// Limit of each step: lookup, files, connection with TLS handshake.
 const STEP_WITHIN: Duration = Duration::from_secs(5);
-/// All of it, with the hello and the answer's headers.
+/// Limit of all steps, including hello and response headers.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
-/// Messages that wait for a server that is not reading.
+/// Messages queued for a server that does not read.
 const OUTBOX: usize = 16;
 
-/// Both ends of a stream.
+/// Sending and receiving half of a stream.
 pub(super) type StreamHalves = (mpsc::Sender<v1::ClientMessage>, Streaming<v1::ServerMessage>);
 
-/// Why there is no stream, or none any more.
+/// Reason why there is no stream.
 #[derive(Debug)]
 pub(super) enum ConnectError {
-    /// The server does not let us in: only a person can change that.
+    /// The server denies access; an operator must act.
     Denied(Code, String),
-    /// Anything else.
+    /// Any other reason.
     Failed(String),
 }
 
-/// What opens streams, one after another.
+/// Opens streams, one after another.
 #[derive(Debug, Default)]
 pub(super) struct Connector {
     names: Names,
-    /// By endpoint as well: what was read for one is of no use to another.
+    /// By endpoint: files read for one do not apply to another.
     files: HashMap<Uri, TimedThread<Result<Opening, String>>>,
-    /// What was shown last.
+    /// The token sent last.
     token: Option<Token>,
 }
 
 impl Connector {
-    /// The addresses of an endpoint.
+    /// Returns the addresses of an endpoint.
     ///
     /// # Errors
-    /// Why it has none.
+    /// The lookup failed.
     pub(super) async fn look_up(&mut self, endpoint: &Uri) -> Result<Vec<SocketAddr>, String> {
         self.names.look_up(address::host(endpoint), address::port(endpoint), STEP_WITHIN).await
     }
 
-    /// A stream with the hello said.
+    /// Opens a stream and sends the hello.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is no stream.
     pub(super) async fn open(
         &mut self,
         shared: &Arc<ControlContext>,
@@ -82,7 +82,7 @@ impl Connector {
     ) -> Result<StreamHalves, ConnectError> {
         match tokio::time::timeout(OPEN_WITHIN, self.begin(shared, replica)).await {
             Ok(opened) => opened,
-            Err(_) => Err(ConnectError::Failed(format!("no answer within {OPEN_WITHIN:?}"))),
+            Err(_) => Err(ConnectError::Failed(format!("no response within {OPEN_WITHIN:?}"))),
         }
     }
 
@@ -108,15 +108,15 @@ impl Connector {
         let has_certificate = shared.settings.access.has_certificate();
         let inbox = answer.map_err(|status| match lost(&status, is_tls, has_certificate) {
             Some(hint) => ConnectError::Failed(format!("{}; {hint}", status.message())),
-            None => self.said(&status),
+            None => self.error_of(&status),
         })?;
         Ok((outbox, inbox.into_inner()))
     }
 
-    /// What the files of TLS and token hold now.
+    /// Reads the TLS and token files.
     ///
     /// # Errors
-    /// Why they are of no use.
+    /// A file cannot be used.
     pub(super) async fn read(
         &mut self,
         shared: &Arc<ControlContext>,
@@ -128,43 +128,38 @@ impl Connector {
         let files = self.files.entry(endpoint.clone()).or_default();
         let (reader, endpoint) = (Arc::clone(shared), endpoint.clone());
         let reading = files.within(STEP_WITHIN, move || reader.settings.access.open(&endpoint));
-        reading.await.map_err(|problem| format!("the files of its TLS and token: {problem}"))?
+        reading.await.map_err(|problem| format!("TLS and token files: {problem}"))?
     }
 
-    /// What a server said instead of an answer, or what broke the connection.
-    pub(super) fn said(&self, status: &Status) -> ConnectError {
+    /// Converts a status from the server, or a broken connection.
+    pub(super) fn error_of(&self, status: &Status) -> ConnectError {
         if let Some(problem) = std::error::Error::source(status).and_then(problem::of) {
             return ConnectError::Failed(problem);
         }
         let words = self.hide(status.message());
         let advice = match (status.code(), &self.token) {
-            (Code::Unauthenticated, None) => "a token is needed (Options::token_file, DAMPER_TOKEN_FILE)",
-            (Code::Unauthenticated, Some(_)) => {
-                "is the token valid? (Options::token_file, DAMPER_TOKEN_FILE)"
-            }
+            (Code::Unauthenticated, None) => "set a token (Options::token_file, DAMPER_TOKEN_FILE)",
+            (Code::Unauthenticated, Some(_)) => "check the token (Options::token_file, DAMPER_TOKEN_FILE)",
             (Code::PermissionDenied, _) => {
-                "it takes a token of the role agent, or a client certificate, for this service"
+                "use a token with role agent or a client certificate for this service"
             }
             (Code::Unimplemented, _) => {
-                let problem = "what answers there is no control plane of Damper's; is the port right?";
+                let problem = "not a Damper control plane; check the port";
                 let words = if words.is_empty() { words } else { format!(": {words}") };
                 return ConnectError::Failed(format!("{problem} (Unimplemented{words})"));
             }
             (code, _) => return ConnectError::Failed(format!("{code:?}: {words}")),
         };
         let code = status.code();
-        ConnectError::Denied(
-            code,
-            format!("the control plane does not let this process in: {code:?}: {words}; {advice}"),
-        )
+        ConnectError::Denied(code, format!("access denied by the control plane: {code:?}: {words}; {advice}"))
     }
 
-    /// A text of a server's without the token.
+    /// Removes the token from a text of the server.
     pub(super) fn hide(&self, text: &str) -> String {
         self.token.as_ref().map_or_else(|| text.to_owned(), |token| token.hide_in(text))
     }
 
-    /// What was shown last.
+    /// Returns the token sent last.
     pub(super) fn shown(&self) -> Option<&Token> {
         self.token.as_ref()
     }
@@ -176,7 +171,7 @@ impl From<String> for ConnectError {
     }
 }
 
-/// A connection that ended before it answered.
+/// Returns a hint for a connection that closed before its first response.
 fn lost(status: &Status, is_tls: bool, has_certificate: bool) -> Option<&'static str> {
     let error = std::error::Error::source(status)?;
     if problem::of(error).is_some() {
@@ -185,7 +180,7 @@ fn lost(status: &Status, is_tls: bool, has_certificate: bool) -> Option<&'static
     problem::of_lost(error, is_tls, has_certificate)
 }
 
-/// Connects to one address, whichever name the endpoint has.
+/// Connects to one address, for any name of the endpoint.
 #[derive(Clone, Copy, Debug)]
 struct Dial(SocketAddr);
 

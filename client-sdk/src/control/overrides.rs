@@ -1,12 +1,12 @@
-//! The switch that works without the control plane: `DAMPER_MODE` and the override file.
+//! Local override without the control plane: `DAMPER_MODE` and the override file.
 //!
-//! Both say one word, `off`, `observe` or `enforce`, and can only reduce what rules do; where both speak the
-//! lower one holds. The variable is read once, the file every 5 s by a timer of its own, opened anew each
-//! time, so that a mounted ConfigMap, which is replaced by swapping links, is followed. A file that says
-//! something else changes nothing: what it said last stays.
+//! Each holds one word, `off`, `observe` or `enforce`, and can only reduce the mode of rules; the lower one
+//! applies. The variable is read once, the file every 5 s. The file is reopened each time, so a mounted
+//! ConfigMap, which is replaced by swapping links, is followed. If its content is invalid, the last valid
+//! mode stays.
 //!
-//! A read may hang for ever (a network file system that is away, a pipe nobody writes to). It has a thread of
-//! its own, which nobody joins, and there is never a second one beside it.
+//! A read may hang forever, for example on a network file system or a pipe without writer. It runs on a
+//! detached thread, and there is never more than one.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -17,84 +17,84 @@ use damper_core::Mode;
 use tokio::time::MissedTickBehavior;
 
 use super::{ControlContext, Stop};
-use crate::aside::TimedThread;
+use crate::worker::TimedThread;
 
-/// The variable that holds a mode.
+/// Variable with a mode.
 pub(crate) const MODE_VARIABLE: &str = "DAMPER_MODE";
-/// The variable that holds the override file's path.
+/// Variable with the path of the override file.
 pub(crate) const FILE_VARIABLE: &str = "DAMPER_MODE_FILE";
 
 const POLL: Duration = Duration::from_secs(5);
-/// A read that takes longer is waited for again at the next poll.
+/// Limit of a read; a longer one is waited for at the next poll.
 const READ_WITHIN: Duration = Duration::from_secs(1);
-/// More than any of the words with generous white space.
+/// Limit of the file: a mode with white space.
 const MAX_BYTES: u64 = 64;
 
-/// The mode of a word; none if it is empty.
+/// Parses a mode; `None` if empty.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The mode is unknown.
 pub(crate) fn parse(text: &str) -> Result<Option<Mode>, String> {
     match text.trim() {
         "" => Ok(None),
         "off" => Ok(Some(Mode::Off)),
         "observe" => Ok(Some(Mode::Observe)),
         "enforce" => Ok(Some(Mode::Enforce)),
-        other => Err(format!("{other:?} is not known: off, observe or enforce")),
+        other => Err(format!("{other:?} unknown mode, must be off, observe or enforce")),
     }
 }
 
-/// What is in force: the lower of two modes, and nothing where that reduces nothing.
+/// Returns the lower of two modes; `None` if neither reduces anything.
 pub(super) fn lower(one: Option<Mode>, other: Option<Mode>) -> Option<Mode> {
     [one, other].into_iter().flatten().min().filter(|mode| *mode < Mode::Enforce)
 }
 
-/// What a file says, or what is wrong with it.
-type Said = Result<Option<Mode>, String>;
+/// Content of the file, or the problem with it.
+type OverrideValue = Result<Option<Mode>, String>;
 
-/// The override file, as last read.
+/// The override file as last read.
 #[derive(Debug)]
 pub(super) struct Override {
     path: Arc<Path>,
-    says: Option<Mode>,
-    /// The answer of the read that has not ended.
-    reading: TimedThread<Said>,
-    /// What was wrong the last time, so that it is said once.
+    mode: Option<Mode>,
+    /// The pending read.
+    reading: TimedThread<OverrideValue>,
+    /// The last problem, logged once.
     complaint: Option<String>,
 }
 
 impl Override {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path: path.into(), says: None, reading: TimedThread::default(), complaint: None }
+        Self { path: path.into(), mode: None, reading: TimedThread::default(), complaint: None }
     }
 
-    /// Reads the file again, unless it is still being read, and says what it asks for.
+    /// Reads the file, unless a read is pending, and returns the mode.
     pub(super) async fn poll(&mut self) -> Option<Mode> {
         let path = Arc::clone(&self.path);
-        let said = self.reading.answer_within(READ_WITHIN, move || read(&path)).await;
-        self.note(said.and_then(|said| said));
-        self.says
+        let value = self.reading.answer_within(READ_WITHIN, move || read(&path)).await;
+        self.note(value.and_then(|value| value));
+        self.mode
     }
 
-    fn note(&mut self, said: Said) {
-        match said {
+    fn note(&mut self, value: OverrideValue) {
+        match value {
             Ok(mode) => {
-                self.says = mode;
+                self.mode = mode;
                 self.complaint = None;
             }
             Err(problem) if self.complaint.as_ref() == Some(&problem) => {}
             Err(problem) => {
-                let kept = self.says;
-                tracing::warn!(file = %self.path.display(), %problem, ?kept, "override file not understood");
+                let kept = self.mode;
+                tracing::warn!(file = %self.path.display(), %problem, ?kept, "cannot read the override file");
                 self.complaint = Some(problem);
             }
         }
     }
 }
 
-/// Follows the file until the end.
+/// Polls the file until stopped.
 pub(super) async fn follow(shared: &ControlContext, mut stop: Stop) {
-    // It outlives this task: what the file said last holds although the task has to start again.
+    // The state outlives this task: the last mode stays if the task restarts.
     let mut file = shared.override_file.lock().await;
     let Some(file) = file.as_mut() else {
         shared.override_read.send_replace(true);
@@ -113,8 +113,8 @@ pub(super) async fn follow(shared: &ControlContext, mut stop: Stop) {
     }
 }
 
-/// A file that is not there says nothing.
-fn read(path: &Path) -> Said {
+/// A missing file sets no mode.
+fn read(path: &Path) -> OverrideValue {
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -123,7 +123,7 @@ fn read(path: &Path) -> Said {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(format!("longer than {MAX_BYTES} bytes; expected off, observe or enforce"));
+        return Err(format!("longer than {MAX_BYTES} bytes; must be off, observe or enforce"));
     }
     let text = String::from_utf8(bytes).map_err(|error| error.to_string())?;
     parse(&text)
@@ -141,7 +141,7 @@ mod tests {
     use crate::routes::Runtime;
 
     #[test]
-    fn a_word_is_a_mode_and_anything_else_is_named() {
+    fn a_mode_is_parsed_and_an_unknown_one_is_named() {
         assert_eq!(parse(" off\n"), Ok(Some(Mode::Off)));
         assert_eq!(parse("observe"), Ok(Some(Mode::Observe)));
         assert_eq!(parse("enforce"), Ok(Some(Mode::Enforce)));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lower_of_two_wins_and_enforce_reduces_nothing() {
+    fn the_lower_mode_wins_and_enforce_reduces_nothing() {
         let (off, observe, enforce) = (Some(Mode::Off), Some(Mode::Observe), Some(Mode::Enforce));
         assert_eq!(lower(off, observe), off);
         assert_eq!(lower(enforce, observe), observe);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_while_all_threads_for_blocking_work_are_taken() {
+    fn a_file_is_read_while_all_blocking_threads_are_busy() {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
         let runtime = runtime.unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_good_word_stays_while_the_file_says_nonsense() {
+    async fn the_last_valid_mode_stays_while_the_file_is_invalid() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mode");
         let mut file = Override::new(path.clone());
@@ -229,18 +229,18 @@ mod tests {
 
     #[cfg(unix)]
     #[tokio::test]
-    async fn a_read_that_hangs_stays_the_only_one_and_its_answer_is_not_lost() {
+    async fn a_hanging_read_stays_the_only_one_and_its_result_is_used() {
         let folder = tempfile::tempdir().unwrap();
         let path = pipe(&folder);
         let mut file = Override::new(path.clone());
-        file.says = Some(Mode::Observe);
+        file.mode = Some(Mode::Observe);
         for _ in 0..3 {
-            assert_eq!(file.poll().await, Some(Mode::Observe), "what it said last stays");
+            assert_eq!(file.poll().await, Some(Mode::Observe), "the last mode stays");
             assert_eq!(file.complaint.as_deref(), Some("not done within 1s"));
-            // One is ours, and each reader has one.
+            // One reference is ours, and each reader has one.
             assert_eq!(Arc::strong_count(&file.path), 2);
         }
-        // The reader hangs in opening the pipe, so that this does not.
+        // The reader blocks in opening the pipe, so this write does not.
         std::fs::write(&path, "off").unwrap();
         assert_eq!(file.poll().await, Some(Mode::Off));
         assert_eq!(file.complaint, None);
@@ -250,24 +250,24 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_read_that_hangs_does_not_hold_up_the_end_of_the_runtime() {
+    fn a_hanging_read_does_not_delay_the_end_of_the_runtime() {
         let folder = tempfile::tempdir().unwrap();
         let mut file = Override::new(pipe(&folder));
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
             let runtime = tokio::runtime::Runtime::new().unwrap();
             runtime.block_on(file.poll());
-            let reads = file.reading.is_under_way();
+            let reads = file.reading.is_running();
             drop(runtime);
-            tell.send(reads).unwrap();
+            sender.send(reads).unwrap();
         });
-        let reads = told.recv_timeout(Duration::from_secs(60)).expect("the runtime ends");
-        assert!(reads, "it hangs still");
+        let reads = receiver.recv_timeout(Duration::from_secs(60)).expect("the runtime ends");
+        assert!(reads, "the read still hangs");
     }
 
-    /// The reader has a thread of its own, of which a paused clock knows nothing.
+    /// The reader has its own thread, which a paused clock does not control.
     #[tokio::test]
-    async fn what_the_file_said_last_holds_when_the_task_has_to_start_again() {
+    async fn the_last_mode_stays_when_the_task_restarts() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mode");
         std::fs::write(&path, "off").unwrap();
@@ -280,7 +280,7 @@ mod tests {
             let task = tokio::spawn(async move { follow(&of_task, stopped).await });
             shared.override_read.subscribe().wait_for(|read| *read).await.unwrap();
             assert_eq!(shared.status.borrow().override_mode, Some(Mode::Off));
-            // As after a panic: its future is dropped.
+            // As after a panic: the future is dropped.
             task.abort();
             assert!(task.await.unwrap_err().is_cancelled());
             std::fs::write(&path, "nonsense").unwrap();

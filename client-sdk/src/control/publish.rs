@@ -1,10 +1,10 @@
-//! When metrics are published: now and then, and a last time at the end.
+//! Exports metrics at an interval and at the end.
 
 use super::Stop;
 use crate::metrics;
 use crate::routes::Runtime;
 
-/// Publishes until the end.
+/// Exports until stopped.
 pub(super) async fn run(engine: &Runtime, mut stop: Stop) {
     let mut is_ending = false;
     while !is_ending {

@@ -1,16 +1,17 @@
-//! Which replica next, and when. Without I/O and clock.
+//! Chooses the next replica and the wait before it. Pure of I/O and clock.
 //!
-//! A replica is one address of an endpoint: a name may have several. A round asks each of them once, in an order
-//! drawn anew, the one that was left last; an endpoint's name is looked up when its turn comes. After a round the
-//! wait is uniform in [0, d], d = 0.5 s doubling to 2.5 s ("full jitter", M. Brooker, Exponential Backoff And Jitter,
-//! AWS Architecture Blog): a client is back within 3 s of the control plane, and one that is away is asked by each every
-//! 1.25 s on average. Where all deny us the wait is uniform in [0, 20 s] at once: only a person can change that, and a
-//! handshake costs the server more than a refused connection.
+//! A replica is one address of an endpoint; a name may have several. A round tries each address once, in
+//! random order, with the last used one at the end. An endpoint's name is looked up at its turn. After a
+//! round the wait is uniform in [0, d], with d = 0.5 s doubling to 2.5 s ("full jitter", M. Brooker,
+//! Exponential Backoff And Jitter, AWS Architecture Blog). A client reconnects within 3 s of the control
+//! plane's return, and meanwhile tries every 1.25 s on average. If all replicas deny access the wait is
+//! uniform in [0, 20 s]: an operator must act, and a handshake costs the server more than a refused
+//! connection.
 //!
-//! A stream that brought rules and ended is no failure: replicas are restarted and balanced. While any of them serves,
-//! a client is back within 10 s: the wait after a stream grows to 4 s, and an address that swallows connections costs
-//! 5 s. A server that ends every stream is not hammered: while streams last less than 4 s the wait grows, so that a
-//! stream and the wait after it take 2 s on average. Each stream with rules begins the waits after rounds anew.
+//! A stream that delivered rules and ended is no failure: replicas are restarted and balanced. While any
+//! replica serves, a client reconnects within 10 s: the wait after a stream grows to 4 s, and an unresponsive
+//! address costs 5 s. While streams last less than 4 s the wait grows, so that a stream and the wait after it
+//! take 2 s on average. Each stream with rules resets the wait after rounds.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,27 +22,27 @@ use tonic::transport::Uri;
 
 use crate::waits::{ReconnectBackoff, jittered};
 
-/// After a round without success. With the time that connecting takes it stays below 3 s.
+/// Longest wait after a failed round. With the time to connect it stays below 3 s.
 const LONGEST: Duration = Duration::from_millis(2_500);
-/// After a round in which all denied us. It is cut short when the token is another, see `stream`.
+/// Longest wait after a round in which all replicas denied access. A changed token ends it, see `stream`.
 const LONGEST_AFTER_DENIAL: Duration = Duration::from_secs(20);
 const LONGEST_AFTER_STREAM: Duration = Duration::from_secs(4);
-/// A stream that lasted this long is no sign of a server that ends all of them.
+/// A shorter stream lets the wait grow.
 const LASTING: Duration = Duration::from_secs(4);
-/// Of a name with more addresses only so many are asked in a round.
+/// Limit of the addresses tried per name and round.
 const MAX_ADDRESSES: usize = 32;
 
-/// The replicas, and where in a round we are.
+/// The replicas and the state of the present round.
 #[derive(Debug)]
 pub(super) struct Replicas {
     endpoints: Vec<Uri>,
-    /// Endpoints whose turn is still to come in this round; the next one is the last.
+    /// Endpoints to look up in this round; the next one is last.
     to_look_up: Vec<Uri>,
-    /// Addresses whose turn is still to come; the next one is the last.
+    /// Addresses to try; the next one is last.
     to_ask: Vec<Replica>,
-    /// Whom to ask last in the next round.
+    /// The replica to try last in the next round.
     left: Option<Replica>,
-    /// Nobody in this round did anything else than deny us.
+    /// True if every replica tried in this round denied access.
     all_denied: bool,
     after_rounds: ReconnectBackoff,
     after_streams: ReconnectBackoff,
@@ -54,10 +55,10 @@ pub(super) struct Replica {
     pub(super) address: SocketAddr,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReconnectStep {
-    /// Say with [`Replicas::found`] which addresses this endpoint has, or that there are none.
+    /// Look up this endpoint and pass its addresses to [`Replicas::found`].
     LookUp(Uri),
     Ask(Replica),
 }
@@ -77,7 +78,7 @@ impl Replicas {
         replicas
     }
 
-    /// What to do now. A round is over only once that was told by one of the waits.
+    /// Returns the next step. Begins a round if the previous one has ended.
     pub(super) fn turn(&mut self) -> Option<ReconnectStep> {
         if self.is_round_over() {
             self.begin_round();
@@ -89,31 +90,31 @@ impl Replicas {
         self.to_look_up.pop().map(ReconnectStep::LookUp)
     }
 
-    /// The addresses of the endpoint that was to be looked up.
+    /// Sets the addresses of the endpoint looked up.
     pub(super) fn found(&mut self, endpoint: &Uri, mut addresses: Vec<SocketAddr>) {
         addresses.sort_unstable();
         addresses.dedup();
         fastrand::shuffle(&mut addresses);
         addresses.truncate(MAX_ADDRESSES);
         let left = self.left.as_ref().map(|left| left.address);
-        // The first is asked last.
+        // The list is popped from its end: the first is tried last.
         addresses.sort_by_key(|address| Some(*address) != left);
         let replica = |address| Replica { endpoint: endpoint.clone(), address };
         self.to_ask = addresses.into_iter().map(replica).collect();
     }
 
-    /// The wait after one that could not be reached, or that brought nothing: none while the round is not over.
+    /// Returns the wait after a failed replica: zero within a round.
     pub(super) fn after_miss(&mut self) -> Duration {
         self.all_denied = false;
         self.after_turn()
     }
 
-    /// The wait after one that did not let us in: none while the round is not over, another one may.
+    /// Returns the wait after a replica that denied access: zero within a round, as another one may accept.
     pub(super) fn after_denial(&mut self) -> Duration {
         self.after_turn()
     }
 
-    /// The wait after a stream that lasted this long and brought rules.
+    /// Returns the wait after a stream that delivered rules and lasted this long.
     pub(super) fn after_stream(&mut self, lasted: Duration) -> Duration {
         self.begin_round();
         self.after_rounds = ReconnectBackoff::up_to(LONGEST);
@@ -147,7 +148,7 @@ impl Replicas {
 }
 
 impl fmt::Display for Replica {
-    /// The address besides where the endpoint does not say it.
+    /// Adds the address if the endpoint is a name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { endpoint, address } = self;
         let text = endpoint.to_string();

@@ -1,9 +1,9 @@
-//! What this process tells the control plane about its calls and about what it serves.
+//! Reports of this process about its calls and the methods that it serves.
 //!
-//! Counters are cumulative since the process began, so that a lost report loses nothing. A report names the routes, the
-//! served methods and the callees with endpoints of which something changed since the last one of this stream. What was
-//! sent is remembered as one hash for each, where a route's gates stand included (there are at most 1,000 of each), and a
-//! long report goes out in parts below the limit for messages.
+//! Counters are cumulative since the process began, so a lost report loses nothing. A report contains the
+//! routes, served methods and callees with endpoints that changed since the previous report of the stream.
+//! One hash is kept of each, including the state of gates (at most 1,000 of each kind). A long report is
+//! split into parts below the message limit.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -23,24 +23,24 @@ use crate::balance::{Figures, Standing as EndpointStanding};
 use crate::routes::{Callee, RouteHandle, Runtime};
 use crate::turns::Turns;
 
-/// How often, until the server says otherwise.
+/// Default interval; the server may change it.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// What the server may ask for; anything else is ignored.
+/// Accepted intervals; others are ignored.
 const ACCEPTED: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
-/// Below the control plane's limit of 1 MiB per message, with room for the rest of the report.
+/// Below the control plane's limit of 1 MiB per message, with space for the rest of the report.
 const MAX_PART_BYTES: usize = 768 << 10;
 
 /// The reports of one stream.
 #[derive(Debug)]
 pub(super) struct Reporter {
     interval: Duration,
-    /// A hash of the last report of each route, by callee and method.
+    /// Hash of the last report of each route, by callee and method.
     routes: HashMap<(String, String), u64>,
-    /// The same of each served method.
+    /// Hash of the last report of each served method.
     served: HashMap<String, u64>,
-    /// The same of the endpoints of each callee that has some.
+    /// Hash of the last report of each callee's endpoints.
     endpoints: HashMap<String, u64>,
-    /// The last part without routes and methods; none before the first report.
+    /// The last report without its lists; `None` before the first report.
     totals: Option<v1::Report>,
 }
 
@@ -55,7 +55,7 @@ impl Reporter {
         }
     }
 
-    /// Takes over the server's settings; false if they make no sense.
+    /// Applies the server's settings; returns false if they are out of range.
     pub(super) fn set(&mut self, settings: &v1::ReportSettings) -> bool {
         let interval = settings.interval.and_then(convert::length);
         let Some(interval) = interval.filter(|interval| ACCEPTED.contains(interval)) else {
@@ -65,12 +65,12 @@ impl Reporter {
         true
     }
 
-    /// The wait before the next report: within a tenth of the interval, so that clients spread.
+    /// Returns the wait before the next report: within a tenth of the interval, so that clients spread.
     pub(super) fn wait(&self) -> Duration {
         self.interval.mul_f64(0.9 + 0.2 * fastrand::f64())
     }
 
-    /// What is new, in parts; nothing if nothing is.
+    /// Returns the changes in parts; empty if there are none.
     pub(super) async fn parts(&mut self, shared: &ControlContext) -> Vec<v1::Report> {
         let totals = totals(shared);
         let parts = self.changed(&shared.engine).await;
@@ -89,7 +89,7 @@ impl Reporter {
         parts.into_all().into_iter().map(report).collect()
     }
 
-    /// A report was not sent: everything has to be said again.
+    /// Forgets what was reported, after a report that was not sent.
     pub(super) fn forget(&mut self) {
         self.routes.clear();
         self.served.clear();
@@ -105,7 +105,7 @@ impl Reporter {
                 let mut report = route_report(callee.name(), &method, &route, now);
                 let name = (callee.name().to_owned(), String::from(&*method));
                 let is_news = is_news(&mut self.routes, name, &report);
-                // What is told once is no part of what is compared.
+                // Failed calls are reported once, so they are not compared.
                 report.failed_calls = failed_calls(route.failures());
                 if is_news || !report.failed_calls.is_empty() {
                     parts.with_room_for(&report).routes.push(report);
@@ -129,9 +129,9 @@ impl Reporter {
 }
 
 impl Reporter {
-    /// What is new of a callee's endpoints.
+    /// Returns the report of a callee's endpoints if changed.
     fn endpoints(&mut self, callee: &Callee) -> Option<v1::EndpointsReport> {
-        // Several callees together have no endpoints.
+        // The callee that stands for several has no endpoints.
         if callee.name() == OTHER_METHOD {
             return None;
         }
@@ -144,7 +144,7 @@ impl Reporter {
     }
 }
 
-/// Remembers a report; false if it was the same the last time.
+/// Stores the hash of a report; returns false if unchanged.
 fn is_news<K: Eq + Hash>(sent: &mut HashMap<K, u64>, key: K, report: &impl prost::Message) -> bool {
     let mut hasher = DefaultHasher::new();
     hasher.write(&report.encode_to_vec());
@@ -152,7 +152,7 @@ fn is_news<K: Eq + Hash>(sent: &mut HashMap<K, u64>, key: K, report: &impl prost
     sent.insert(key, hash) != Some(hash)
 }
 
-/// A report, each part below the limit for messages.
+/// A report in parts below the message limit.
 #[derive(Default)]
 struct Parts {
     full: Vec<Part>,
@@ -181,7 +181,7 @@ impl Parts {
         self.full.is_empty() && self.open.bytes == 0
     }
 
-    /// At least one, so that totals alone are reported too.
+    /// Returns at least one part, so that totals alone are reported too.
     fn into_all(self) -> Vec<Part> {
         let Self { mut full, open } = self;
         full.push(open);
@@ -274,7 +274,7 @@ fn endpoints_report(callee: &str, figures: &Figures) -> v1::EndpointsReport {
     }
 }
 
-/// Of a name of a zone as much as is reported.
+/// Truncates the name of a zone and removes control characters.
 fn in_bounds(zone: &str) -> String {
     let zone = zone.get(..zone.floor_char_boundary(MAX_ZONE_BYTES)).unwrap_or(zone);
     zone.chars().filter(|letter| !letter.is_control()).collect()
@@ -303,7 +303,7 @@ mod tests {
     use crate::balance::{Target, Targets};
 
     #[test]
-    fn settings_outside_what_makes_sense_are_ignored() {
+    fn settings_out_of_range_are_ignored() {
         let mut reporter = Reporter::new();
         let asked = |seconds, nanos| v1::ReportSettings {
             interval: Some(prost_types::Duration { seconds, nanos }),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_report_leaves_the_runtime_turns_between() {
+    fn a_long_report_yields_to_the_runtime() {
         let engine = Runtime::new("orders", "default");
         let callee = engine.callee("stock").unwrap();
         for number in 0..damper_core::MAX_ROUTES {
@@ -344,23 +344,23 @@ mod tests {
         assert_eq!(routes, damper_core::MAX_ROUTES);
     }
 
-    /// Until something of the endpoints is told.
-    async fn endpoints_told(reporter: &mut Reporter, engine: &Runtime) -> Vec<v1::EndpointsReport> {
-        let told = async {
+    /// Waits until endpoints are reported.
+    async fn reported_endpoints(reporter: &mut Reporter, engine: &Runtime) -> Vec<v1::EndpointsReport> {
+        let reported = async {
             loop {
                 let parts = reporter.changed(engine).await.into_all();
-                let told: Vec<_> = parts.into_iter().flat_map(|part| part.endpoints).collect();
-                if !told.is_empty() {
-                    return told;
+                let reported: Vec<_> = parts.into_iter().flat_map(|part| part.endpoints).collect();
+                if !reported.is_empty() {
+                    return reported;
                 }
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), told).await.expect("endpoints are told")
+        tokio::time::timeout(Duration::from_secs(30), reported).await.expect("endpoints are reported")
     }
 
     #[tokio::test]
-    async fn endpoints_are_told_until_the_last_channel_is_gone_and_only_when_they_change() {
+    async fn changed_endpoints_are_reported_until_the_last_channel_ends() {
         let engine = Runtime::new("orders", "default");
         let callee = engine.callee("stock").unwrap();
         let layer = crate::ClientLayer::new(Arc::clone(&engine), callee);
@@ -370,24 +370,24 @@ mod tests {
         let services = [layer.layer(channel.clone()), layer.layer(channel)];
         let mut reporter = Reporter::new();
 
-        let told = endpoints_told(&mut reporter, &engine).await;
-        let v1::EndpointsReport { callee_service, count, worst } = &told[0];
+        let reported = reported_endpoints(&mut reporter, &engine).await;
+        let v1::EndpointsReport { callee_service, count, worst } = &reported[0];
         assert_eq!((callee_service.as_str(), *count, worst.len()), ("stock", 10, 8));
         assert_eq!(worst[0].address, "127.0.0.1:1");
         assert_eq!(worst[0].zone.len(), MAX_ZONE_BYTES);
         assert!(!worst[0].connected && !worst[0].ejected && worst[0].recent == 0, "{worst:?}");
         assert!(reporter.changed(&engine).await.is_empty(), "nothing has changed");
         reporter.forget();
-        assert_eq!(endpoints_told(&mut reporter, &engine).await, told, "on a new stream all of it");
+        assert_eq!(reported_endpoints(&mut reporter, &engine).await, reported, "complete on a new stream");
 
         drop(services);
-        let gone = endpoints_told(&mut reporter, &engine).await;
+        let gone = reported_endpoints(&mut reporter, &engine).await;
         assert_eq!((gone[0].count, gone[0].worst.len()), (0, 0));
         assert!(reporter.changed(&engine).await.is_empty(), "once");
     }
 
     #[test]
-    fn long_reports_are_parted_below_the_limit_and_lose_no_route_or_method() {
+    fn long_reports_are_split_without_loss() {
         let latency: Vec<_> = (0..256).map(|bucket| v1::BucketCount { bucket, count: u64::MAX }).collect();
         let route = |i: usize| v1::RouteReport {
             callee_method: format!("{i}{}", "x".repeat(255)),

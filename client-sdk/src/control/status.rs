@@ -1,4 +1,4 @@
-//! What a service runs on at present, for its own health page and logs.
+//! Status of Damper in this process, for health pages and logs.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,61 +6,62 @@ use std::time::Duration;
 use damper_core::Mode;
 use damper_proto::v1;
 
-/// What a service runs on at present.
+/// Status of Damper in this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Where the rules in force came from.
+    /// Source of the rules in force.
     pub source: Source,
-    /// The store they are from; empty if they are from none, or must be fetched anew.
+    /// Id of the store that the rules are from; empty if from none, or if a new snapshot is required.
     pub epoch: String,
-    /// Its revision that they are of; 0 with an empty epoch.
+    /// Revision of the rules; 0 with an empty epoch.
     pub revision: u64,
-    /// How many rules are in force.
+    /// Number of rules in force.
     pub rules: usize,
-    /// How many of the rules, guards and kills sent could not be understood and are refused.
+    /// Number of rules, guards and kills that were rejected because this process cannot read them.
     pub refused: usize,
-    /// How many kills are in force; [`Damper::for_each_kill`](crate::Damper::for_each_kill) shows them.
+    /// Number of kills in force; [`Damper::for_each_kill`](crate::Damper::for_each_kill) lists them.
     pub kills: usize,
-    /// What `DAMPER_MODE` or the override file reduces all rules to; none if they do not.
+    /// Mode to which `DAMPER_MODE` or the override file reduces all rules; `None` without an override.
     pub override_mode: Option<Mode>,
-    /// True while the control plane answers on a stream of this process.
+    /// True while connected to the control plane.
     pub connected: bool,
-    /// True while the control plane, the replica that was asked last, does not let this process in: its token or
-    /// client certificate is missing, is not valid or is for another service, see `last_problem`.
+    /// True while the replica tried last denies access: the token or client certificate is missing, invalid
+    /// or for another service. See `last_problem`.
     pub denied: bool,
-    /// Why there is no stream, or why the last one ended.
+    /// Reason why there is no stream, or why the last one ended.
     pub last_problem: Option<String>,
 }
 
-/// Where the rules in force came from.
+/// Source of the rules in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
     /// No rules: nothing is retried.
     #[default]
     BuiltIn,
-    /// The file in the state folder.
+    /// The state file.
     LastKnownGood,
     /// The control plane, since this process began.
     Live,
-    /// [`Damper::fixed`](crate::Damper::fixed) or [`Damper::off`](crate::Damper::off): there is no control plane.
+    /// [`Damper::fixed`](crate::Damper::fixed) or [`Damper::off`](crate::Damper::off), without a control
+    /// plane.
     Fixed,
 }
 
-/// The control plane's rules did not arrive in time. The service can work all the same, on what its
-/// [`Status`] says.
+/// The rules of the control plane did not arrive in time. The service can run anyway, as described by its
+/// [`Status`].
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no live rules within {waited:?}, running on {}{}", .status.source, problem(.status))]
+#[error("no live rules within {waited:?}; using {}{}", .status.source, problem(.status))]
 #[non_exhaustive]
 pub struct NotReady {
-    /// How long was waited.
+    /// Time waited.
     pub waited: Duration,
-    /// What it runs on instead.
+    /// Status at the end of the wait.
     pub status: Status,
 }
 
-/// As it is displayed, because `main() -> Result<(), Box<dyn Error>>` prints an error by `Debug`.
+/// Same as `Display`: `main() -> Result<(), Box<dyn Error>>` prints an error by `Debug`.
 impl fmt::Debug for NotReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,9 +1,9 @@
-//! The conversation with the control plane, one stream after another.
+//! The stream to the control plane, one after another.
 //!
-//! Per stream: the hello says who this is and what it holds; each response is put in force first and answered
-//! then, a snapshot only once it is on disk; reports go out between. A stream on which nothing is heard for
-//! 45 s (three bookmarks) is given up. Nothing here is waited for by an application's call, a long table is
-//! read aside, and a server that reads slowly holds up nothing but the answers to it.
+//! The hello names this process and the state that it holds. Each response is applied and then acknowledged,
+//! a snapshot only once stored on disk. Reports are sent in between. A stream without messages for 45 s
+//! (three bookmarks) is closed. No call of the application waits here, large tables are applied off the
+//! runtime, and a server that reads slowly delays only its own acknowledgements.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -19,32 +19,32 @@ use tokio::time::Instant;
 use tonic::transport::Uri;
 use tonic::{Code, Streaming};
 
-use super::applier::{ApplyOutcome, Position, Response, Told};
+use super::applier::{ApplyOutcome, KillMessage, Position, Response};
 use super::opening::{ConnectError, Connector};
 use super::reconnect::{ReconnectStep, Replica, Replicas};
 use super::report::Reporter;
 use super::{ControlContext, Stop};
-use crate::aside::aside;
+use crate::worker::run_blocking;
 
-/// Three bookmarks.
+/// Time without messages after which a stream is closed: three bookmarks.
 const SILENCE: Duration = Duration::from_secs(45);
-/// A server that does not take an answer for so long is not reading.
+/// Limit for sending an acknowledgement to a server that does not read.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// A polite goodbye must not hold up the end of the process.
+/// Limit for closing the stream at shutdown.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
-/// A hello or an answer stays below the control plane's limit of 1 MiB per message.
+/// Keeps a hello or acknowledgement below the control plane's limit of 1 MiB per message.
 const MAX_REFUSALS: usize = 300;
 const MAX_REFUSAL_BYTES: usize = 768 << 10;
-/// Up to so many rules, guards and kills are gone through at once, within a millisecond or two.
+/// Number of entries processed on the runtime, which takes a millisecond or two.
 const MAX_EFFORT: usize = 1_000;
-/// So often the files are read for another token while all replicas deny the present one.
+/// Interval at which the files are checked for a new token while all replicas deny access.
 const LOOK_FOR_TOKEN_EVERY: Duration = Duration::from_secs(1);
-/// An outage is warned of once, and again after each of these.
+/// Interval between warnings of the same outage.
 const WARN_EVERY: Duration = Duration::from_secs(60);
-/// What a server says may be of any length.
+/// Limit for texts of a server.
 const MAX_PROBLEM_CHARS: usize = 500;
 
-/// Follows one replica after another until the end.
+/// Follows one replica after another until stopped.
 pub(super) async fn run(shared: &Arc<ControlContext>, mut stop: Stop) {
     let mut following = Following {
         shared,
@@ -76,28 +76,28 @@ pub(super) async fn run(shared: &Arc<ControlContext>, mut stop: Stop) {
     }
 }
 
-/// How a try ended.
+/// Result of an attempt.
 #[derive(Debug)]
 enum Ended {
-    /// There was no stream, or it brought nothing.
+    /// There was no stream, or it delivered nothing.
     Missed(ConnectError),
-    /// The stream had brought rules.
+    /// The stream delivered rules.
     Over { trouble: ConnectError, lasted: Duration },
 }
 
-/// What lasts from one stream to the next.
+/// State kept from one stream to the next.
 struct Following<'a> {
     shared: &'a Arc<ControlContext>,
     replicas: Replicas,
     opener: Connector,
-    /// What was shown when we were not let in, and how that was said: it is warned of once.
+    /// Code and token of the last denial, which is logged once.
     denied: Option<(Code, Option<Token>)>,
-    /// When the present outage was last warned of.
+    /// Time of the last warning of the present outage.
     warned: Option<Instant>,
 }
 
 impl Following<'_> {
-    /// The replica to try now, or the endpoint that names none at present; nothing if there are no endpoints.
+    /// Returns the replica to try, or the endpoint whose lookup failed; `None` without endpoints.
     async fn next(&mut self) -> Option<Result<Replica, (String, Ended)>> {
         loop {
             let endpoint = match self.replicas.turn()? {
@@ -106,7 +106,7 @@ impl Following<'_> {
             };
             let found = self.opener.look_up(&endpoint).await;
             let found = found.and_then(|addresses| match addresses.is_empty() {
-                true => Err("the name has no address".to_owned()),
+                true => Err("name has no address".to_owned()),
                 false => Ok(addresses),
             });
             match found {
@@ -119,7 +119,7 @@ impl Following<'_> {
         }
     }
 
-    /// One stream, until it breaks; nothing if it was ended here.
+    /// Runs a stream until it breaks; `None` if stopped.
     async fn follow(&mut self, replica: &Replica, stop: &mut Stop) -> Option<Ended> {
         self.shared.applier().begin_stream();
         let opened = tokio::select! {
@@ -138,7 +138,7 @@ impl Following<'_> {
             replica,
             outbox,
             reporter: Reporter::new(),
-            heard: false,
+            has_message: false,
             brought_rules: false,
         };
         let trouble = conversation.hold(inbox, stop).await?;
@@ -148,7 +148,7 @@ impl Following<'_> {
         })
     }
 
-    /// Says why there is no stream, in the status and the log; how long to wait.
+    /// Logs the reason, sets the status and returns the wait.
     fn note(&mut self, replica: &str, ended: Ended) -> Duration {
         let was_open = matches!(ended, Ended::Over { .. });
         let (trouble, wait) = match ended {
@@ -167,23 +167,23 @@ impl Following<'_> {
         let problem = Short(&problem).to_string();
         match &denied {
             Some(_) if denied == self.denied => {
-                tracing::debug!(%replica, %problem, ?wait, "still not let in");
+                tracing::debug!(%replica, %problem, ?wait, "access still denied");
             }
             Some(_) => {
-                tracing::warn!(%replica, %problem, ?wait, %rules, "not let in; calls go on, trying again");
+                tracing::warn!(%replica, %problem, ?wait, %rules, "access denied by the control plane; retrying, calls continue");
             }
             None if wait.is_zero() => {
-                tracing::debug!(%replica, %problem, "control plane not reached; trying the next replica");
+                tracing::debug!(%replica, %problem, "replica unavailable; trying the next one");
             }
             None if was_open => {
-                tracing::info!(%replica, %problem, ?wait, "the control plane's stream ended; connecting again");
+                tracing::info!(%replica, %problem, ?wait, "stream to the control plane ended; reconnecting");
             }
             None if self.warned.is_some_and(|at| at.elapsed() < WARN_EVERY) => {
-                tracing::debug!(%replica, %problem, ?wait, "still no stream from the control plane");
+                tracing::debug!(%replica, %problem, ?wait, "control plane still unavailable");
             }
             None => {
                 self.warned = Some(Instant::now());
-                tracing::warn!(%replica, %problem, ?wait, %rules, "no stream from the control plane; calls go on, connecting again");
+                tracing::warn!(%replica, %problem, ?wait, %rules, "control plane unavailable; reconnecting, calls continue");
             }
         }
         self.shared.status.send_modify(|status| {
@@ -197,7 +197,8 @@ impl Following<'_> {
         wait
     }
 
-    /// Returns once the files hold another token than the one that this endpoint denied; never without a denial.
+    /// Returns once the files contain another token than the one that this endpoint denied. Pending forever
+    /// without a denial.
     async fn finds_another_token(&mut self, endpoint: Option<Uri>) {
         let Some(endpoint) = endpoint else { return std::future::pending().await };
         loop {
@@ -216,13 +217,13 @@ struct ControlStream<'a> {
     replica: &'a Replica,
     outbox: mpsc::Sender<v1::ClientMessage>,
     reporter: Reporter,
-    /// The server has answered: what took the connection is a control plane that lets us in.
-    heard: bool,
+    /// True once the server has sent a message: the peer is a control plane that accepts this process.
+    has_message: bool,
     brought_rules: bool,
 }
 
 impl ControlStream<'_> {
-    /// Speaks until the stream breaks, with the reason, or until the end.
+    /// Runs the stream. Returns the reason for its end; `None` if stopped.
     async fn hold(
         &mut self,
         mut inbox: Streaming<v1::ServerMessage>,
@@ -240,19 +241,20 @@ impl ControlStream<'_> {
                 }
                 received = tokio::time::timeout_at(silent_at, inbox.message()) => {
                     let received = match received {
-                        Err(_) => return Some(format!("nothing heard for {SILENCE:?}").into()),
-                        Ok(Err(status)) => return Some(self.opener.said(&status)),
-                        Ok(Ok(None)) => return Some("the server ended the stream".to_owned().into()),
+                        Err(_) => return Some(format!("no message within {SILENCE:?}").into()),
+                        Ok(Err(status)) => return Some(self.opener.error_of(&status)),
+                        Ok(Ok(None)) => return Some("the server closed the stream".to_owned().into()),
                         Ok(Ok(Some(received))) => received,
                     };
                     silent_at = Instant::now() + SILENCE;
-                    self.hears();
+                    self.note_message();
                     let is_pace = matches!(received.kind, Some(Kind::ReportSettings(_)));
-                    if let Err(problem) = self.obey(received).await {
+                    if let Err(problem) = self.handle(received).await {
                         return Some(problem.into());
                     }
                     if is_pace {
-                        // From the last report on: a pace that changes all the time must not put the next one off.
+                        // Counts from the last report, so that frequent changes of the interval do not delay
+                        // it.
                         report.as_mut().reset(reported_at + self.reporter.wait());
                     }
                 }
@@ -265,16 +267,16 @@ impl ControlStream<'_> {
         }
     }
 
-    /// Notes a message. With the first one the stream is known to be a control plane's.
-    fn hears(&mut self) {
-        if !std::mem::replace(&mut self.heard, true) {
+    /// Notes a message. The first one proves that the peer is a control plane.
+    fn note_message(&mut self) {
+        if !std::mem::replace(&mut self.has_message, true) {
             tracing::info!(replica = %self.replica, "connected to the control plane");
             self.shared.status.send_modify(|status| (status.connected, status.denied) = (true, false));
         }
     }
 
-    /// Does what a message says.
-    async fn obey(&mut self, received: v1::ServerMessage) -> Result<(), String> {
+    /// Handles a message.
+    async fn handle(&mut self, received: v1::ServerMessage) -> Result<(), String> {
         let at = self.shared.engine.clock().now();
         let v1::ServerMessage { epoch, revision, nonce, kind, kills, commit } = received;
         let response = match kind {
@@ -282,19 +284,19 @@ impl ControlStream<'_> {
             Some(Kind::Delta(delta)) => Response::Delta(delta),
             Some(Kind::Bookmark(v1::Bookmark {})) => Response::Bookmark,
             Some(Kind::Goodbye(v1::Goodbye { reason })) => {
-                return Err(format!("the server said goodbye: {reason}"));
+                return Err(format!("goodbye from the server: {reason}"));
             }
             Some(Kind::ReportSettings(settings)) => {
                 if !self.reporter.set(&settings) {
-                    tracing::warn!(?settings, "report settings that make no sense are ignored");
+                    tracing::warn!(?settings, "report settings out of range; ignored");
                 }
                 warn_of_end(settings.token_ends_at);
                 return Ok(());
             }
-            // Of a newer server, which must not need an answer to it.
+            // Sent by a newer server, which must not require an acknowledgement.
             None => return Ok(()),
         };
-        let kills = kills.map(|set| Told { set, at });
+        let kills = kills.map(|set| KillMessage { set, at });
         let throws = kills.is_some();
         let outcome = self.apply(Position { epoch, revision, commit }, response, kills).await?;
         if throws && outcome == ApplyOutcome::Incomplete && self.shared.place.is_some() {
@@ -308,23 +310,23 @@ impl ControlStream<'_> {
         &self,
         position: Position,
         response: Response,
-        kills: Option<Told>,
+        kills: Option<KillMessage>,
     ) -> Result<ApplyOutcome, String> {
         let effort = self.shared.applier().effort(&response, kills.as_ref());
         if effort <= MAX_EFFORT {
             return Ok(self.shared.apply(position, response, kills));
         }
         let shared = Arc::clone(self.shared);
-        aside(move || shared.apply(position, response, kills)).await
+        run_blocking(move || shared.apply(position, response, kills)).await
     }
 
-    /// Has what changed kept; what was refused comes back.
+    /// Has changes stored and returns the entries rejected.
     async fn follow_up(&mut self, outcome: ApplyOutcome, sent: u64) -> Result<Vec<v1::Refusal>, String> {
         match outcome {
             ApplyOutcome::OutOfStep(problem) => return Err(problem.to_owned()),
             ApplyOutcome::Incomplete => {}
             ApplyOutcome::Stale => {
-                tracing::warn!(revision = sent, "older than what is held; ignored");
+                tracing::warn!(revision = sent, "stale response ignored");
             }
             ApplyOutcome::Confirmed => self.brought_rules = true,
             ApplyOutcome::Applied { refused, whole } => {
@@ -351,12 +353,12 @@ impl ControlStream<'_> {
             message(FromUs::Ack(v1::Ack { nonce, revision, refused: at_most(&refused, refused.len()) }));
         match tokio::time::timeout(ANSWER_WITHIN, self.outbox.send(ack)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err("the stream is closed".to_owned()),
-            Err(_) => Err(format!("the server has read nothing for {ANSWER_WITHIN:?}")),
+            Ok(Err(_)) => Err("stream closed".to_owned()),
+            Err(_) => Err(format!("the server has not read for {ANSWER_WITHIN:?}")),
         }
     }
 
-    /// Sends what is new; if there is no room for it, it is said the next time.
+    /// Sends changes; if the queue is full, with the next report.
     async fn report(&mut self) {
         for part in self.reporter.parts(self.shared).await {
             if self.outbox.try_send(message(FromUs::Report(part))).is_err() {
@@ -366,7 +368,8 @@ impl ControlStream<'_> {
         }
     }
 
-    /// The last report, then the end of our side; the server's end says that it has read it.
+    /// Sends the last report and closes the sending half. The end of the server's half confirms that it was
+    /// read.
     async fn close(&mut self, mut inbox: Streaming<v1::ServerMessage>) {
         self.report().await;
         let (closed, _) = mpsc::channel(1);
@@ -376,12 +379,12 @@ impl ControlStream<'_> {
     }
 }
 
-/// The server names the end of our token when it is near.
+/// Warns that the token expires soon.
 fn warn_of_end(end: Option<prost_types::Timestamp>) {
     if let Some(end) = end {
         tracing::warn!(
             %end,
-            "the token shown to the control plane ends soon; replace it, or this process keeps the rules that it has then"
+            "token of the control plane expires soon; replace it, otherwise rules are no longer updated"
         );
     }
 }
@@ -390,7 +393,7 @@ pub(super) fn message(kind: FromUs) -> v1::ClientMessage {
     v1::ClientMessage { kind: Some(kind) }
 }
 
-/// With more the server would refuse the message and learn of none.
+/// A longer list would exceed the message limit, and the server would receive none.
 pub(super) fn at_most<'a>(
     refused: impl IntoIterator<Item = &'a v1::Refusal>,
     count: usize,
@@ -402,7 +405,7 @@ pub(super) fn at_most<'a>(
     };
     let named: Vec<_> = refused.into_iter().take(MAX_REFUSALS).take_while(fits).cloned().collect();
     if named.len() < count {
-        tracing::warn!(refused = count, named = named.len(), "too many refusals to name them all");
+        tracing::warn!(refused = count, named = named.len(), "too many rejections to name them all");
     }
     named
 }
@@ -410,10 +413,10 @@ pub(super) fn at_most<'a>(
 fn note(refused: &[v1::Refusal]) {
     let Some(v1::Refusal { key, revision, reason, guard, kill }) = refused.first() else { return };
     let (count, first) = (refused.len(), format!("{key:?}"));
-    tracing::warn!(count, first = %Short(&first), guard, kill, revision, reason, "rules, guards or kills refused; each keeps its previous version; without one a rule is off, and a guard or kill does not hold");
+    tracing::warn!(count, first = %Short(&first), guard, kill, revision, reason, "rules, guards or kills rejected; previous versions stay in force; without one a rule is off, and a guard or kill has no effect");
 }
 
-/// The beginning of a text of the peer's, on one line: it may be of any length and have breaks of lines in it.
+/// The beginning of a peer's text, on one line.
 struct Short<'a>(&'a str);
 
 impl fmt::Display for Short<'_> {
@@ -430,7 +433,7 @@ mod tests {
     use super::warn_of_end;
 
     #[test]
-    fn any_end_of_a_token_that_a_server_names_can_be_logged() {
+    fn any_token_expiry_of_a_server_can_be_logged() {
         let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
         tracing::subscriber::with_default(subscriber, || {
             for (seconds, nanos) in

@@ -18,7 +18,7 @@ fn attempt(detail: Cow<'static, str>) -> FailedAttempt {
     }
 }
 
-/// A call that can be told from others by its number.
+/// A call identified by its number.
 fn call(number: u64, attempts: Vec<FailedAttempt>) -> FailedCall {
     FailedCall {
         ending: Ending::real(Fate::PolicyOff),
@@ -31,7 +31,7 @@ fn call(number: u64, attempts: Vec<FailedAttempt>) -> FailedCall {
     }
 }
 
-/// The biggest there is.
+/// A call of maximum size.
 fn biggest(number: u64) -> FailedCall {
     call(number, vec![attempt(Cow::Owned("x".repeat(MAX_DETAIL_BYTES))); MAX_ATTEMPTS])
 }
@@ -46,7 +46,7 @@ fn at_ms(ms: u64) -> Time {
 }
 
 #[test]
-fn the_latest_five_wait_and_are_told_once() {
+fn the_latest_five_are_kept_and_reported_once() {
     let failures = Failures::new(Arc::default());
     for number in 0..12 {
         failures.put(at_ms(number * 1000), || call(number, Vec::new()));
@@ -56,7 +56,7 @@ fn the_latest_five_wait_and_are_told_once() {
 }
 
 #[test]
-fn the_first_of_a_route_takes_no_place_for_further_ones_and_all_no_more_than_they_may() {
+fn the_first_call_of_a_route_reserves_no_further_space() {
     let failures = Failures::new(Arc::default());
     let places = || failures.latest.lock().unwrap().capacity();
     failures.put(at_ms(0), || call(0, Vec::new()));
@@ -68,7 +68,7 @@ fn the_first_of_a_route_takes_no_place_for_further_ones_and_all_no_more_than_the
 }
 
 #[test]
-fn a_storm_is_taken_five_times_a_second_and_builds_nothing_for_the_rest() {
+fn a_retry_storm_records_five_calls_a_second() {
     let failures = Failures::new(Arc::default());
     let mut built = 0;
     for number in 0..300_000_u64 {
@@ -84,7 +84,7 @@ fn a_storm_is_taken_five_times_a_second_and_builds_nothing_for_the_rest() {
 }
 
 #[test]
-fn all_routes_together_stay_below_the_limit_and_the_oldest_of_a_route_give_way() {
+fn all_routes_share_a_limit_and_drop_their_oldest_calls() {
     let room = Arc::new(FailureQuota::default());
     let routes: Vec<_> = (0..1_000).map(|_| Failures::new(Arc::clone(&room))).collect();
     for round in 0..10 {
@@ -96,19 +96,19 @@ fn all_routes_together_stay_below_the_limit_and_the_oldest_of_a_route_give_way()
     let held: Vec<_> = routes.iter().map(numbers).filter(|held| !held.is_empty()).collect();
     let fits = MAX_BYTES / biggest(0).bytes();
     assert_eq!(held.iter().map(Vec::len).sum::<usize>(), fits);
-    // Where there was room for some the latest are there.
+    // Routes with space have the latest calls.
     assert!(held.iter().all(|held| held.last() == Some(&9)), "{held:?}");
-    assert_eq!(room.0.load(Ordering::Relaxed), 0, "what was told takes nothing");
+    assert_eq!(room.0.load(Ordering::Relaxed), 0, "reported calls take no space");
 }
 
 #[test]
-fn from_many_threads_no_more_is_taken_than_may_be_and_nothing_leaks() {
+fn concurrent_recording_is_bounded_and_leaks_nothing() {
     let failures = Failures::new(Arc::default());
-    let (built, told, is_over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let (built, taken, is_over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                told.fetch_add(failures.take().len() as u64, Ordering::Relaxed);
+                taken.fetch_add(failures.take().len() as u64, Ordering::Relaxed);
             }
         });
         let writers = [0, 1, 2, 3].map(|_| {
@@ -125,14 +125,14 @@ fn from_many_threads_no_more_is_taken_than_may_be_and_nothing_leaks() {
         is_over.store(true, Ordering::Relaxed);
         reader.join().unwrap();
     });
-    told.fetch_add(failures.take().len() as u64, Ordering::Relaxed);
-    let (built, told) = (built.into_inner(), told.into_inner());
-    assert!(told <= built && built <= 10 * PER_SECOND, "{told} of {built}");
+    taken.fetch_add(failures.take().len() as u64, Ordering::Relaxed);
+    let (built, taken) = (built.into_inner(), taken.into_inner());
+    assert!(taken <= built && built <= 10 * PER_SECOND, "{taken} of {built}");
     assert_eq!(failures.room.0.load(Ordering::Relaxed), 0);
 }
 
 #[test]
-fn a_trace_is_read_as_the_standard_has_it_and_nothing_else() {
+fn a_trace_id_is_read_as_specified() {
     let id = "4bf92f3577b34da6a3ce929d0e0e4736";
     let read = |value: &str| HexId::of_traceparent(value.as_bytes()).map(|id| id.as_str().to_owned());
     for sound in ["00-{}-00f067aa0ba902b7-01", "cc-{}-00f067aa0ba902b7-01-what-is-to-come"] {
@@ -154,7 +154,7 @@ fn a_trace_is_read_as_the_standard_has_it_and_nothing_else() {
 
 proptest! {
     #[test]
-    fn whatever_a_header_holds_it_is_read_or_left(value in proptest::collection::vec(any::<u8>(), 0..80)) {
+    fn any_header_value_is_read_or_ignored(value in proptest::collection::vec(any::<u8>(), 0..80)) {
         let read = [HexId::read(&value), HexId::of_traceparent(&value)];
         for id in read.into_iter().flatten() {
             prop_assert!(id.as_str().len() == 32 && u128::from_str_radix(id.as_str(), 16).is_ok());

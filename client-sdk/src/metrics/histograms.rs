@@ -1,8 +1,8 @@
-//! The histograms: how long calls and attempts take, and how long calls wait in between.
+//! Histograms: duration of calls and attempts, and waits between attempts.
 //!
-//! The recorder is asked for the handles of a callee with its first call, and again each time the counters are
-//! published: a recorder that is installed late, or that forgets what was idle for long, is served too. A
-//! call takes what is there: no lock, no allocation.
+//! The handles of a callee are requested from the recorder with its first call and again with each export.
+//! This also serves recorders that are installed late or drop idle series. A call uses the existing handles:
+//! no lock, no allocation.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,14 +14,14 @@ use damper_core::{AttemptKind, Time};
 
 use super::{ATTEMPT_DURATION, CALL_DURATION, METHOD_LABEL, RETRY_DELAY, TARGET_LABEL};
 
-/// What the application asked for beyond the usual.
+/// Level of detail of the histograms.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Detail {
-    /// Histograms of each route, in place of those of its callee.
+    /// Histograms per route, in place of those per callee.
     pub(crate) per_route: bool,
 }
 
-/// The handles for one callee, or for one of its routes.
+/// Handles of a callee or route.
 #[derive(Debug)]
 struct Handles {
     call: Histogram,
@@ -29,11 +29,11 @@ struct Handles {
     delay: Histogram,
 }
 
-/// All handles for one callee.
+/// All handles of a callee.
 pub(crate) struct OfCallee {
     callee: Arc<str>,
     all: ArcSwapOption<Handles>,
-    /// By method; none unless asked for.
+    /// By method; `None` unless requested.
     routes: Option<ArcSwap<HashMap<Arc<str>, Arc<Handles>>>>,
 }
 
@@ -49,10 +49,10 @@ impl OfCallee {
             None => self.handles(),
             Some(routes) => self.handles_of(routes, method),
         };
-        CallTimes { handles, began: now, under_way: 0, idle_since: None, waited: None }
+        CallTimes { handles, began: now, in_flight: 0, idle_since: None, waited: None }
     }
 
-    /// Asks the recorder of this thread again for the handles that are in use.
+    /// Requests the handles in use from the current recorder again.
     pub(crate) fn take_again(&self) {
         if self.all.load().is_some() {
             self.all.store(Some(Arc::new(self.take(None))));
@@ -108,23 +108,23 @@ impl fmt::Debug for OfCallee {
     }
 }
 
-/// Measures a call.
+/// Times of a call.
 #[derive(Debug)]
 pub(crate) struct CallTimes {
     handles: Arc<Handles>,
     began: Time,
-    /// So many attempts.
-    under_way: u32,
-    /// No attempt is under way since then; none before the first.
+    /// Attempts in flight.
+    in_flight: u32,
+    /// Time since which no attempt is in flight; `None` before the first.
     idle_since: Option<Time>,
-    /// In seconds, before repeats; none if there was no wait.
+    /// Seconds waited before extra attempts; `None` without a wait.
     waited: Option<f64>,
 }
 
 impl CallTimes {
-    /// An attempt was sent.
+    /// Records an attempt that is sent.
     pub(crate) fn sent(&mut self, kind: AttemptKind, now: Time) -> AttemptTimes {
-        self.under_way += 1;
+        self.in_flight += 1;
         if let Some(since) = self.idle_since.take()
             && matches!(kind, AttemptKind::Retry | AttemptKind::Hedge)
         {
@@ -133,15 +133,15 @@ impl CallTimes {
         AttemptTimes { handles: Some(Arc::clone(&self.handles)), sent_at: now }
     }
 
-    /// An attempt ended, and not because the call did.
+    /// Records the end of an attempt before that of the call.
     pub(crate) fn attempt_ended(&mut self, now: Time) {
-        self.under_way = self.under_way.saturating_sub(1);
-        if self.under_way == 0 {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if self.in_flight == 0 {
             self.idle_since = Some(now);
         }
     }
 
-    /// The call ended; also in the middle of a wait.
+    /// Records the end of the call, also during a wait.
     pub(crate) fn ended(&mut self, now: Time) {
         if let Some(since) = self.idle_since.take().filter(|since| *since < now) {
             self.add_wait(since, now);
@@ -157,26 +157,26 @@ impl CallTimes {
     }
 }
 
-/// Measures an attempt.
+/// Times of an attempt.
 #[derive(Debug)]
 pub(crate) struct AttemptTimes {
-    /// None once it has ended.
+    /// `None` once it has ended.
     handles: Option<Arc<Handles>>,
     sent_at: Time,
 }
 
 impl AttemptTimes {
-    /// Of no attempt.
+    /// Returns the times of no attempt.
     pub(crate) fn none() -> Self {
         Self { handles: None, sent_at: Time::ZERO }
     }
 
-    /// True if its end is still to be told.
+    /// Returns true if its end is still to be recorded.
     pub(crate) fn are_kept(&self) -> bool {
         self.handles.is_some()
     }
 
-    /// It ended.
+    /// Records the end.
     pub(crate) fn ended(&mut self, now: Time) {
         if let Some(handles) = self.handles.take() {
             handles.attempt.record(now.since(self.sent_at).as_secs_f64());

@@ -1,8 +1,8 @@
-//! Hands the engine's counters to the recorder.
+//! Exports the engine's counters to the recorder.
 //!
-//! Each time all of it is said anew and nothing is remembered: so a recorder that is installed late gets
-//! everything, and one that drops idle series keeps them. At most 1,000 routes make that some milliseconds;
-//! in between the runtime, which is the application's, gets its turn.
+//! Each export sends all values and keeps no state: a recorder that is installed late receives everything,
+//! and one that drops idle series keeps them. With at most 1,000 routes this takes a few milliseconds; it
+//! yields to the application's runtime in between.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use super::*;
 use crate::routes::Runtime;
 use crate::turns::Turns;
 
-/// How often.
+/// Interval between exports.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Hands over everything.
+/// Exports all counters.
 pub(crate) async fn publish(engine: &Runtime) {
     describe();
     let mut turns = Turns::default();
@@ -38,11 +38,11 @@ pub(crate) async fn publish(engine: &Runtime) {
     }
 }
 
-/// The labels that some counters have in common.
+/// Labels that several counters share.
 struct Series(Vec<Label>);
 
 impl Series {
-    fn say<const N: usize>(
+    fn export<const N: usize>(
         &self,
         name: &'static str,
         further: [(&'static str, &'static str); N],
@@ -53,15 +53,15 @@ impl Series {
         ::metrics::counter!(target: "damper", name, labels).absolute(value);
     }
 
-    /// Once there is something to say.
-    fn say_any<const N: usize>(
+    /// Exports a value unless it is zero.
+    fn export_nonzero<const N: usize>(
         &self,
         name: &'static str,
         further: [(&'static str, &'static str); N],
         value: u64,
     ) {
         if value > 0 {
-            self.say(name, further, value);
+            self.export(name, further, value);
         }
     }
 }
@@ -70,24 +70,24 @@ fn into_label((label, value): (&'static str, SharedString)) -> Label {
     Label::new(label, value)
 }
 
-/// What ended before what began: calls go on meanwhile, and no more may have ended than begun.
+/// Exports ends before starts: calls continue meanwhile, and no more may have ended than started.
 fn publish_route(route: &Series, counters: &Counters) {
     for ending in Ending::all() {
         let would = if ending.would { "true" } else { "false" };
         let labels = [(FATE_LABEL, ending.fate.name()), (WOULD_LABEL, would)];
-        route.say_any(CALLS, labels, counters.ended(ending));
+        route.export_nonzero(CALLS, labels, counters.ended(ending));
     }
     for code in Code::ALL {
-        route.say_any(ATTEMPTS, [(STATUS_LABEL, code.name())], counters.code(code));
+        route.export_nonzero(ATTEMPTS, [(STATUS_LABEL, code.name())], counters.code(code));
     }
-    route.say(RETRIES, [], counters.retries());
-    route.say(HEDGES, [], counters.hedges());
-    route.say(TRANSPARENT_RETRIES, [], counters.transparent_resends());
-    route.say(ATTEMPTS_STARTED, [], counters.attempts());
-    route.say_any(WOULD_HEDGES, [], counters.would_hedges());
-    route.say_any(NO_CONTEXT_CALLS, [], counters.without_context());
-    route.say_any(OUTER_LOOP_CALLS, [], counters.outer_loop_calls());
-    route.say(CALLS_STARTED, [], counters.calls());
+    route.export(RETRIES, [], counters.retries());
+    route.export(HEDGES, [], counters.hedges());
+    route.export(TRANSPARENT_RETRIES, [], counters.transparent_resends());
+    route.export(ATTEMPTS_STARTED, [], counters.attempts());
+    route.export_nonzero(WOULD_HEDGES, [], counters.would_hedges());
+    route.export_nonzero(NO_CONTEXT_CALLS, [], counters.without_context());
+    route.export_nonzero(OUTER_LOOP_CALLS, [], counters.outer_loop_calls());
+    route.export(CALLS_STARTED, [], counters.calls());
 }
 
 fn publish_served(method: &Series, served: &Served) {
@@ -97,36 +97,36 @@ fn publish_served(method: &Series, served: &Served) {
             Repeater::Grpc => "grpc",
             Repeater::Envoy => "envoy",
         };
-        method.say_any(SERVER_REPEATS, [(SOURCE_LABEL, source)], served.repeats(repeater));
+        method.export_nonzero(SERVER_REPEATS, [(SOURCE_LABEL, source)], served.repeats(repeater));
     }
-    method.say(SERVER_FIRST_SENDS, [], served.first_sends());
-    method.say(SERVER_SHED_REPEATS, [], served.shed());
-    method.say(SERVER_WOULD_SHED_REPEATS, [], served.would_be_shed());
+    method.export(SERVER_FIRST_SENDS, [], served.first_sends());
+    method.export(SERVER_SHED_REPEATS, [], served.shed());
+    method.export(SERVER_WOULD_SHED_REPEATS, [], served.would_be_shed());
 }
 
 fn describe() {
     for (name, text) in [
         (CALLS, "Calls that ended, by fate"),
         (CALLS_STARTED, "Calls begun"),
-        (ATTEMPTS_STARTED, "Sends of any kind"),
-        (RETRIES, "Sends after a failure"),
-        (HEDGES, "Sends beside an attempt that took long"),
-        (TRANSPARENT_RETRIES, "Sends that the server had not seen before"),
+        (ATTEMPTS_STARTED, "Attempts of any kind"),
+        (RETRIES, "Attempts after a failed one"),
+        (HEDGES, "Attempts while an earlier one is in flight"),
+        (TRANSPARENT_RETRIES, "Resends of requests that no server has processed"),
         (ATTEMPTS, "Attempts that ended, by gRPC code"),
         (WOULD_HEDGES, "Hedges that observe mode would have sent"),
-        (NO_CONTEXT_CALLS, "Calls outside any request's context, in a process that serves requests"),
-        (OUTER_LOOP_CALLS, "Calls made again after the route had failed in the same request"),
-        (SERVER_FIRST_SENDS, "Requests that were no repeats"),
-        (SERVER_REPEATS, "Requests that their sender repeated, by who did"),
-        (SERVER_SHED_REPEATS, "Repeats that a repeat limit refused"),
-        (SERVER_WOULD_SHED_REPEATS, "Repeats that an observed repeat limit would have refused"),
+        (NO_CONTEXT_CALLS, "Calls without a request context, in a process that serves requests"),
+        (OUTER_LOOP_CALLS, "Calls repeated after the route had failed in the same request"),
+        (SERVER_FIRST_SENDS, "Requests served that were no retries"),
+        (SERVER_REPEATS, "Retries received, by source"),
+        (SERVER_SHED_REPEATS, "Retries that a repeat limit rejected"),
+        (SERVER_WOULD_SHED_REPEATS, "Retries that an observed repeat limit would have rejected"),
     ] {
         ::metrics::describe_counter!(name, Unit::Count, text);
     }
     for (name, text) in [
-        (CALL_DURATION, "From a call's first send to the end of its answer"),
-        (ATTEMPT_DURATION, "From an attempt's send to its end"),
-        (RETRY_DELAY, "Time that a call waited without an attempt under way"),
+        (CALL_DURATION, "From a call's first attempt to the end of its response"),
+        (ATTEMPT_DURATION, "From sending an attempt to its end"),
+        (RETRY_DELAY, "Time that a call waited without an attempt in flight"),
     ] {
         ::metrics::describe_histogram!(name, Unit::Seconds, text);
     }

@@ -1,4 +1,4 @@
-//! A route that this process calls: the engine's, and what is told of its calls beyond numbers.
+//! A route that this process calls: the engine's route with its failed calls.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use damper_core::{Route, Rule};
 use crate::failures::{FailureQuota, Failures};
 use crate::kills::Bell;
 
-/// A route with its latest calls that did not end well.
+/// A route with its failed calls.
 ///
-/// Aligned so that what every call reads here is apart from the count of the calls that hold it, which every call
-/// changes: two lines of a processor's cache, for they are fetched in pairs.
+/// The alignment separates the fields that every call reads from the reference count that every call writes.
+/// Processors fetch cache lines in pairs, hence 128 bytes.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct RouteHandle {
@@ -26,18 +26,18 @@ impl RouteHandle {
         Self { route: Route::new(rule), failures, bell: bell.clone() }
     }
 
-    /// Another route to the same callee that nothing is known of yet.
-    pub(super) fn beside(&self, rule: Option<Arc<Rule>>) -> Self {
+    /// Returns another route to the same callee, without history.
+    pub(super) fn sibling(&self, rule: Option<Arc<Rule>>) -> Self {
         let failures = Arc::new(self.failures.of_another_route());
         Self { route: self.route.sibling(rule), failures, bell: self.bell.clone() }
     }
 
-    /// The same under another rule.
+    /// Returns the same route under another rule.
     pub(super) fn under(&self, rule: Option<Arc<Rule>>) -> Self {
         self.with(self.route.under(rule))
     }
 
-    /// The same under a switch of its own.
+    /// Returns the same route with its own kill state.
     pub(super) fn apart(&self) -> Self {
         self.with(self.route.apart())
     }
@@ -46,7 +46,7 @@ impl RouteHandle {
         Self { route, failures: Arc::clone(&self.failures), bell: self.bell.clone() }
     }
 
-    /// Wakes the calls that wait between attempts.
+    /// Returns the bell that wakes calls between attempts.
     pub(crate) fn bell(&self) -> &Bell {
         &self.bell
     }

@@ -1,4 +1,4 @@
-//! Request bodies: kept as a whole and sent alike each time, or passed straight through and sent once.
+//! Request bodies: buffered and equal in each attempt, or forwarded and sent once.
 
 use futures_core::Stream;
 use http_body::Frame;
@@ -53,7 +53,7 @@ async fn a_body_that_announces_its_size_does_so_on_every_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_without_any_bytes_is_sent_again_too() {
+async fn an_empty_body_is_retried_too() {
     let (engine, peer) = (engine(enforce()), Peer::new([unavailable(), ok()]));
     let request = Request::post(METHOD).body(Body::empty()).unwrap();
     assert_eq!(call(&mut governed(&engine, peer), request).await.unwrap().status(), "0");
@@ -137,7 +137,7 @@ async fn a_request_with_trailers_arrives_whole_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_can_not_be_encoded_fails_as_it_would_without_the_layer() {
+async fn an_unencodable_request_fails_as_without_the_layer() {
     let body = ScriptedBody::over([data("a"), Err(tonic::Status::internal("cannot encode").into())]);
     let (engine, peer) = (engine(enforce()), Peer::new([unavailable()]));
     let error = call(&mut governed(&engine, peer.clone()), posted(body)).await.unwrap_err();

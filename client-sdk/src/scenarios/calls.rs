@@ -1,4 +1,4 @@
-//! One hop: what an attempt carries, what is repeated, how long it takes, what the application gets.
+//! One hop: content of attempts, retries, time limits, results.
 
 use std::error::Error;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::peer::{Peer, Reply, ScriptedBody, begun, data, ok, trailers, trailers
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_call_is_sent_again_after_the_wait_and_says_so() {
+async fn a_failed_call_is_retried_after_the_wait_with_the_flag() {
     let (engine, peer) = (engine(enforce()), Peer::new([unavailable(), unavailable(), ok()]));
     let answer = call(&mut governed(&engine, peer.clone()), request()).await.unwrap();
     assert_eq!(answer.status(), "0");
@@ -98,7 +98,7 @@ fn pairs(headers: &HeaderMap) -> Vec<(String, HeaderValue)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn observing_changes_neither_the_request_nor_how_often_it_is_sent() {
+async fn observe_mode_changes_neither_request_nor_attempts() {
     for policy in [Some(observe()), Some(Policy { mode: Mode::Off, ..enforce() }), None] {
         let observes = policy.as_ref().is_some_and(|policy| policy.mode == Mode::Observe);
         let (engine, peer) = (engine(policy), Peer::new([unavailable(), ok()]));
@@ -156,7 +156,7 @@ async fn a_reader_that_stops_at_the_last_frame_has_read_the_answer() {
     assert!(!body.is_end_stream());
     assert!(body.frame().await.unwrap().unwrap().is_data());
     assert!(body.is_end_stream());
-    // Without a status, as when the reader had asked on; not cancelled.
+    // Without a status, as if the reader had polled again; not cancelled.
     ended(&engine, &[("not_retryable", 1)]);
 }
 
@@ -174,7 +174,7 @@ async fn the_deadline_cuts_a_body_that_stalls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_takes_too_long_is_cancelled_and_may_be_sent_again() {
+async fn a_slow_attempt_is_cancelled_and_retried() {
     let policy = with_retry(|retry| {
         retry.per_attempt_timeout = Some(ms(50));
         retry.codes = CodeSet::of(&[Code::DeadlineExceeded]);
@@ -191,7 +191,7 @@ async fn an_attempt_that_takes_too_long_is_cancelled_and_may_be_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_calls_own_timeout_is_its_deadline_and_shrinks_from_attempt_to_attempt() {
+async fn the_timeout_of_a_call_shrinks_with_each_attempt() {
     let (engine, peer) = (engine(enforce()), Peer::new([unavailable(), Reply::Hang]));
     let mut request = request();
     request.headers_mut().insert("grpc-timeout", HeaderValue::from_static("100m"));
@@ -215,7 +215,7 @@ async fn waiting_until_the_service_is_ready_is_part_of_the_attempt() {
     ended(&engine, &[("deadline", 1)]);
 }
 
-/// Says that it is broken when asked whether it is ready.
+/// Fails in `poll_ready`.
 #[derive(Clone, Default)]
 struct Broken(Arc<std::sync::atomic::AtomicU32>);
 
@@ -235,10 +235,10 @@ impl Service<Request<Body>> for Broken {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_can_not_become_ready_is_a_failed_attempt() {
+async fn a_service_that_fails_to_be_ready_is_a_failed_attempt() {
     let engine = engine(enforce());
     let error = call(&mut governed(&engine, Broken::default()), request()).await.unwrap_err();
-    // Asked once before the call, then once for each of three attempts.
+    // Polled once before the call, then once for each of three attempts.
     assert_eq!(error.downcast_ref::<Own>().unwrap().0, 3);
     ended(&engine, &[("attempts_exhausted", 1)]);
 }
@@ -274,7 +274,7 @@ async fn an_error_of_the_inner_service_is_returned_as_it_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_that_a_service_in_the_process_returns_is_judged_by_its_code() {
+async fn a_status_of_a_service_in_the_process_counts_by_its_code() {
     let refused = Reply::Error(Box::new(tonic::Status::permission_denied("no")));
     let (engine, peer) = (engine(enforce()), Peer::new([refused]));
     assert!(call(&mut governed(&engine, peer), request()).await.is_err());
@@ -314,7 +314,7 @@ async fn a_timer_below_the_layer_is_a_time_limit_of_the_call() {
     ended(&engine, &[("ok_after_retry", 1)]);
 }
 
-/// Waits and limits hold where no runtime polls the call.
+/// Waits and limits work without a tokio runtime.
 #[test]
 fn a_call_polled_outside_a_runtime_keeps_its_waits_and_limits() {
     let policy = Policy { timeout: Some(ms(50)), ..enforce() };
@@ -360,7 +360,7 @@ async fn a_timer_elsewhere_at_the_deadline_is_the_deadline() {
     ended(&engine, &[("deadline", 1)]);
 }
 
-/// tonic's own timer, a little early.
+/// tonic's own timer, slightly early.
 #[derive(Clone)]
 struct SlowTimer(Peer);
 
@@ -395,7 +395,7 @@ async fn a_call_dropped_on_its_way_counts_as_cancelled_once() {
     assert!(tokio::time::timeout(ms(5), call(&mut service, request())).await.is_err());
     ended(&engine, &[("cancelled", 2)]);
 
-    // While the answer is being read.
+    // While the response is being read.
     let stalling = Peer::new([begun(ScriptedBody::stalling([data("wor")]))]);
     let mut service = governed(&engine, stalling.clone());
     let response = service.call(request()).await.unwrap();
@@ -403,7 +403,7 @@ async fn a_call_dropped_on_its_way_counts_as_cancelled_once() {
     assert!(stalling.was_hung_up());
     ended(&engine, &[("cancelled", 3)]);
 
-    // Before it was first polled.
+    // Before the first poll.
     drop(governed(&engine, Peer::new([ok()])).call(request()));
     ended(&engine, &[("cancelled", 4)]);
 }

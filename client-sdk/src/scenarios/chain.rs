@@ -1,5 +1,5 @@
-//! Flags and deadlines from hop to hop: through the server layer into the calls that a handler makes, and up
-//! again with its answer.
+//! Flags and deadlines across hops: through the server layer into a handler's calls, and back with its
+//! response.
 
 use std::convert::Infallible;
 use std::sync::Mutex;
@@ -21,7 +21,7 @@ fn inbound(headers: &[(&'static str, &'static str)]) -> Request<Body> {
     request
 }
 
-/// What a caller gets from a service whose handler makes one call to `below` and answers as that did.
+/// Result of a caller of a service whose handler makes one call to `below` and forwards its response.
 async fn relayed(engine: &Arc<Runtime>, layer: &ServerLayer, below: Peer, request: Request<Body>) -> Answer {
     let client = governed(engine, below);
     let handler = service_fn(move |_: Request<Body>| {
@@ -41,12 +41,12 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_in_serving_a_repeat_is_sent_once_and_passes_the_flag_on() {
+async fn a_call_in_serving_a_retry_is_sent_once_with_the_flag() {
     for mark in [("damper-retry", "2"), ("grpc-previous-rpc-attempts", "2"), ("x-envoy-attempt-count", "3")] {
         let (engine, below) = (engine(enforce()), Peer::new([unavailable()]));
         let answer = relayed(&engine, &server(&engine), below.clone(), inbound(&[mark])).await;
         assert_eq!(header(&below.seen()[0].headers, "damper-retry"), Some("2"), "{mark:?}");
-        // The layer above is the one retrying: it is not told to stop.
+        // The upstream service is the one retrying: it gets no flag.
         assert_eq!(header(&answer.headers, "damper-no-more-retry"), None);
         ended(&engine, &[("chain_retry_flag", 1)]);
     }
@@ -122,7 +122,7 @@ async fn an_error_after_the_retries_were_made_carries_the_flag_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn envoy_is_told_in_its_own_words() {
+async fn envoy_gets_its_own_header() {
     let below = Peer::new([unavailable(), unavailable(), unavailable()]);
     let engine = engine(enforce());
     let request = inbound(&[("x-envoy-expected-rq-timeout-ms", "1000")]);
@@ -139,7 +139,7 @@ async fn an_error_that_no_retry_could_help_carries_no_flag() {
     assert_eq!(header(&answer.headers, "grpc-retry-pushback-ms"), None);
 }
 
-/// A handler that makes a call which ends for good, then answers so.
+/// A handler whose call fails for good, with this response.
 async fn answered(reply: Reply) -> Answer {
     let engine = engine(enforce());
     let client = governed(&engine, Peer::new([unavailable(), unavailable(), unavailable()]));
@@ -178,7 +178,7 @@ async fn the_flag_goes_into_the_trailers_of_an_answer_that_had_begun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_the_handler_s_own_carries_no_flag_although_a_call_failed() {
+async fn a_handlers_own_error_has_no_flag_after_a_failed_call() {
     for own in ["5", "10", "13"] {
         let answer = answered(trailers_only(&[("grpc-status", own)])).await;
         assert_eq!(header(&answer.headers, "damper-no-more-retry"), None, "{own}");
@@ -193,7 +193,7 @@ async fn an_error_of_the_handler_s_own_carries_no_flag_although_a_call_failed() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_handler_says_about_retries_itself_is_replaced_not_added_to() {
+async fn retry_fields_of_a_handler_are_replaced() {
     let own = trailers_only(&[("grpc-status", "14"), ("grpc-retry-pushback-ms", "250")]);
     let answer = answered(own).await;
     assert_eq!(header(&answer.headers, "grpc-retry-pushback-ms"), Some("-1"));
@@ -201,18 +201,18 @@ async fn what_a_handler_says_about_retries_itself_is_replaced_not_added_to() {
 
 #[tokio::test(start_paused = true)]
 async fn words_for_one_hop_end_at_that_hop() {
-    let said: &[_] = &[
+    let fields: &[_] = &[
         ("grpc-status", "9"),
         ("grpc-retry-pushback-ms", "250"),
         ("x-envoy-ratelimited", "true"),
         ("x-app", "a"),
         ("x-app", "b"),
     ];
-    let in_trailers = begun(ScriptedBody::over([trailers(said)]));
-    let Reply::With(mut before_the_body) = trailers_only(said) else { unreachable!() };
+    let in_trailers = begun(ScriptedBody::over([trailers(fields)]));
+    let Reply::With(mut before_the_body) = trailers_only(fields) else { unreachable!() };
     before_the_body.headers_mut().remove("grpc-status");
     *before_the_body.body_mut() = ScriptedBody::over([trailers(&[("grpc-status", "9")])]);
-    let script = [trailers_only(said), in_trailers, Reply::With(before_the_body)];
+    let script = [trailers_only(fields), in_trailers, Reply::With(before_the_body)];
     let engine = engine(enforce());
     let mut client = governed(&engine, Peer::new(script));
     for _ in 0..3 {
@@ -272,7 +272,7 @@ async fn an_external_callee_gets_no_flags_and_its_own_are_ignored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_external_callee_that_asks_for_no_retry_by_grpcs_own_word_is_obeyed() {
+async fn a_grpc_pushback_of_an_external_callee_is_followed() {
     let pushed = trailers_only(&[("grpc-status", "14"), ("grpc-retry-pushback-ms", "-1")]);
     let (engine, peer) = (engine(enforce()), Peer::new([pushed]));
     call(&mut layer(&engine).external().layer(peer), request()).await.unwrap();
@@ -334,7 +334,7 @@ async fn a_response_body_is_polled_inside_the_context() {
     assert_eq!(answer.data, ["inside"]);
 }
 
-/// A body of one frame that is made when it is polled.
+/// A body of one frame that is created when polled.
 struct Made(Option<fn() -> MadeFrame>);
 
 type MadeFrame = Result<http_body::Frame<Bytes>, BoxError>;

@@ -1,4 +1,4 @@
-//! Routes and their rules, and what is counted of them.
+//! Routes, their rules and their counters.
 
 use damper_core::Code;
 
@@ -18,7 +18,7 @@ fn routes(engine: &Runtime) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_table_is_obeyed_by_the_next_call_and_keeps_the_counts() {
+async fn a_new_table_applies_to_the_next_call_and_keeps_counters() {
     let engine = engine(None);
     one_call(&engine, Peer::new([unavailable()]), METHOD).await;
     engine.apply(table(enforce()));
@@ -36,7 +36,7 @@ async fn a_local_limit_reduces_every_rule_until_it_is_lifted() {
     one_call(&engine, Peer::new([unavailable()]), METHOD).await;
     engine.limit_mode(Some(Mode::Off));
     one_call(&engine, Peer::new([unavailable()]), METHOD).await;
-    // A table that comes meanwhile is reduced too.
+    // A later table is reduced too.
     engine.apply(table(enforce()));
     one_call(&engine, Peer::new([unavailable()]), METHOD).await;
     engine.limit_mode(None);
@@ -53,7 +53,7 @@ async fn a_limit_never_adds_to_a_rule() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn methods_beyond_the_first_thousand_share_the_rule_for_every_method() {
+async fn methods_beyond_the_limit_share_the_rule_for_every_method() {
     let engine = engine(enforce());
     for number in 0..1_000 {
         one_call(&engine, Peer::new([ok()]), &format!("/a.B/M{number}")).await;

@@ -1,4 +1,4 @@
-//! What calls that do not end well leave for the next report, against what is counted.
+//! Failed calls in reports, compared with the counters.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::failures::FailedCall;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// A request that belongs to a trace.
+/// A request of a trace.
 fn traced() -> Request<Body> {
     let mut request = request();
     let parent = format!("00-{TRACE}-00f067aa0ba902b7-01").parse().unwrap();
@@ -18,15 +18,15 @@ fn traced() -> Request<Body> {
     request
 }
 
-/// One call, ended by the application after 10 s, and what it left.
+/// Makes a call that the application drops after 10 s, and returns its record.
 async fn play(engine: &Arc<Runtime>, script: Vec<Reply>) -> Option<FailedCall> {
     let mut service = governed(engine, Peer::new(script));
-    // An error is an answer too.
+    // An error is a result too.
     _ = tokio::time::timeout(ms(10_000), call(&mut service, traced())).await;
     left(engine)
 }
 
-/// The only call that was left.
+/// Returns the only recorded call.
 fn left(engine: &Runtime) -> Option<FailedCall> {
     let mut all = Vec::new();
     engine.for_each_route(|_, _, route| all.extend(route.failures().take()));
@@ -34,13 +34,13 @@ fn left(engine: &Runtime) -> Option<FailedCall> {
     all.pop()
 }
 
-/// Attempts as: milliseconds to its beginning, how long it took, its code, what is said of it.
-fn told(call: &FailedCall) -> Vec<(u128, Option<u128>, Code, &str)> {
-    let told = call.attempts.iter().map(|attempt| {
+/// Attempts as: start in milliseconds, duration, code, detail.
+fn attempts_of(call: &FailedCall) -> Vec<(u128, Option<u128>, Code, &str)> {
+    let attempts = call.attempts.iter().map(|attempt| {
         let took = attempt.took.map(|took| took.as_millis());
         (attempt.sent_after.as_millis(), took, attempt.code, &*attempt.detail)
     });
-    told.collect()
+    attempts.collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -50,7 +50,7 @@ async fn a_call_that_runs_out_of_attempts_leaves_each_of_them() {
     let failed = play(&engine, script).await.unwrap();
     let (down, none) = (Code::Unavailable, "");
     assert_eq!(
-        told(&failed),
+        attempts_of(&failed),
         [(0, Some(3), down, none), (13, Some(5), down, none), (28, Some(7), down, none)]
     );
     assert_eq!((failed.ending.to_string(), failed.code), ("attempts_exhausted".to_owned(), down));
@@ -61,7 +61,7 @@ async fn a_call_that_runs_out_of_attempts_leaves_each_of_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_ends_well_leaves_nothing_however_it_came_to_that() {
+async fn a_successful_call_leaves_no_record() {
     let hedge = Some(Hedge { delay: HedgeDelay::Fixed(ms(50)), max_hedges: 1 });
     for policy in [None, Some(enforce()), Some(observe()), Some(Policy { hedge, ..enforce() })] {
         let engine = engine(policy.clone());
@@ -73,41 +73,41 @@ async fn a_call_that_ends_well_leaves_nothing_however_it_came_to_that() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_without_a_rule_leaves_its_failure_and_no_word_of_the_peer() {
+async fn a_call_without_a_rule_records_no_text_of_the_peer() {
     let engine = engine(None);
     let secret = ("grpc-message", "card 4711 is refused");
     let failed = play(&engine, vec![trailers_only(&[("grpc-status", "9"), secret])]).await.unwrap();
     assert_eq!(failed.ending.to_string(), "policy_off");
-    assert_eq!(told(&failed), [(0, Some(0), Code::FailedPrecondition, "")]);
+    assert_eq!(attempts_of(&failed), [(0, Some(0), Code::FailedPrecondition, "")]);
     let refused = std::io::Error::from_raw_os_error(111);
     let words = refused.to_string();
     let failed = play(&engine, vec![Reply::Error(refused.into())]).await.unwrap();
-    assert_eq!(told(&failed), [(0, Some(0), Code::Unavailable, &*words)]);
+    assert_eq!(attempts_of(&failed), [(0, Some(0), Code::Unavailable, &*words)]);
     assert!(!format!("{failed:?}").contains("4711"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_under_way_at_the_end_is_told_as_it_is() {
-    // Given up by the application while a hedge is out.
+async fn attempts_in_flight_at_the_end_are_recorded() {
+    // Dropped by the application while a hedge is in flight.
     let hedge = Some(Hedge { delay: HedgeDelay::Fixed(ms(50)), max_hedges: 1 });
     let hedging = engine(Policy { retry: None, hedge, ..enforce() });
     let failed = play(&hedging, vec![Reply::Hang, Reply::Hang]).await.unwrap();
     assert_eq!((failed.ending.to_string(), failed.code), ("cancelled".to_owned(), Code::Cancelled));
-    assert_eq!(told(&failed), [(0, None, Code::Cancelled, ""), (50, None, Code::Cancelled, "")]);
+    assert_eq!(attempts_of(&failed), [(0, None, Code::Cancelled, ""), (50, None, Code::Cancelled, "")]);
     assert_eq!(failed.attempts.iter().map(|attempt| attempt.hedge).collect::<Vec<_>>(), [false, true]);
 
-    // Cut by its own time limit.
+    // Ended by its own time limit.
     let limited = engine(Policy { timeout: Some(ms(20)), ..enforce() });
     let failed = play(&limited, vec![Reply::Hang]).await.unwrap();
     assert_eq!((failed.ending.to_string(), failed.code), ("deadline".to_owned(), Code::DeadlineExceeded));
     let over = "no answer within its time limit";
-    assert_eq!(told(&failed), [(0, Some(20), Code::DeadlineExceeded, over)]);
+    assert_eq!(attempts_of(&failed), [(0, Some(20), Code::DeadlineExceeded, over)]);
 
-    // Dropped by somebody's timer at that limit.
+    // Dropped by a timer of the application at that limit.
     let mut service = governed(&limited, Peer::new([Reply::Hang]));
     assert!(tokio::time::timeout(ms(18), call(&mut service, request())).await.is_err());
     let failed = left(&limited).unwrap();
-    assert_eq!(told(&failed), [(0, Some(18), Code::DeadlineExceeded, over)]);
+    assert_eq!(attempts_of(&failed), [(0, Some(18), Code::DeadlineExceeded, over)]);
     assert!(failed.ids.is_none());
 }
 
@@ -122,30 +122,30 @@ async fn what_was_never_sent_has_no_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_request_sent_again_unseen_is_told_as_such() {
+async fn a_transparent_resend_is_recorded_as_such() {
     let unseen = || Reply::Error(h2::Error::from(h2::Reason::REFUSED_STREAM).into());
     let engine = engine(with_retry(|retry| retry.max_attempts = 2));
     let failed = play(&engine, vec![unseen(), after(4, unavailable()), unavailable()]).await.unwrap();
     assert_eq!(failed.sends, 3);
     let words: Vec<_> =
-        failed.attempts.iter().map(|attempt| attempt.detail.contains("has not seen")).collect();
+        failed.attempts.iter().map(|attempt| attempt.detail.contains("did not process")).collect();
     assert_eq!(words, [true, false, false]);
     assert_eq!(failed.attempts.iter().map(|attempt| attempt.number).collect::<Vec<_>>(), [1, 1, 2]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_after_the_answer_has_begun_says_how_it_broke_off() {
+async fn a_failure_within_a_response_is_described() {
     let engine = engine(enforce());
     let lost: Result<_, BoxError> = Err(h2::Error::from(h2::Reason::INTERNAL_ERROR).into());
     let failed = play(&engine, vec![begun(ScriptedBody::over([data("half"), lost]))]).await.unwrap();
     assert_eq!(failed.ending.to_string(), "not_retryable");
-    assert_eq!(told(&failed)[0].3, "stream reset by this process, INTERNAL_ERROR");
+    assert_eq!(attempts_of(&failed)[0].3, "stream reset by this process, INTERNAL_ERROR");
     let bare = begun(ScriptedBody::over([data("whole")]));
     let failed = play(&engine, vec![bare]).await.unwrap();
-    assert_eq!(told(&failed)[0].3, "the answer ended without a status");
+    assert_eq!(attempts_of(&failed)[0].3, "the response ended without a status");
 }
 
-/// What one call did to the counters.
+/// Changes of the counters by one call.
 #[derive(Debug, Default, PartialEq)]
 struct Counted {
     endings: BTreeMap<String, u64>,
@@ -176,7 +176,7 @@ impl Counted {
     }
 }
 
-/// Any answer, or none.
+/// Any result.
 fn any(rng: &mut fastrand::Rng) -> Reply {
     let reply = match rng.u32(..8) {
         0 => ok(),
@@ -203,7 +203,7 @@ fn any_policy(rng: &mut fastrand::Rng) -> Option<Policy> {
     (rng.u32(..5) > 0).then_some(Policy { retry, ..policy })
 }
 
-/// Attempts that have ended, by code, as the counters have them: what the server has not seen is none.
+/// Ended attempts by code, as counted: one that the server did not process is none.
 fn codes(call: &FailedCall) -> BTreeMap<u32, u64> {
     let mut codes = BTreeMap::new();
     for attempt in call.attempts.iter().filter(|attempt| attempt.took.is_some()) {
@@ -227,16 +227,16 @@ async fn what_is_left_agrees_with_what_is_counted_whatever_happens() {
                 assert!(ended_well, "seed {seed}: {counted:?}");
                 continue;
             };
-            let mut told =
+            let mut recorded =
                 Counted { sends: failed.sends.into(), codes: codes(&failed), ..Counted::default() };
-            told.endings.insert(failed.ending.to_string(), 1);
-            assert_eq!(told, counted, "seed {seed}: {failed:?}");
+            recorded.endings.insert(failed.ending.to_string(), 1);
+            assert_eq!(recorded, counted, "seed {seed}: {failed:?}");
             assert_eq!(failed.attempts.len() as u64, counted.sends, "seed {seed}: {failed:?}");
             for attempt in &failed.attempts {
                 let ended = attempt.sent_after + attempt.took.unwrap_or_default();
                 assert!(ended <= failed.latency, "seed {seed}: {failed:?}");
             }
-            // No second is asked for more than it takes.
+            // No second records more than the limit.
             tokio::time::sleep(ms(1_000)).await;
         }
     }

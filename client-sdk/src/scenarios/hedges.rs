@@ -1,4 +1,4 @@
-//! Hedges through the layers, by a paused clock: what is sent when, and what becomes of the losers.
+//! Hedges through the layers, on a paused clock: when each is sent, and what happens to the losers.
 
 use damper_core::{Budget, Hedge, HedgeDelay};
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ struct Played {
 }
 
 impl Played {
-    /// When each attempt came, in milliseconds.
+    /// Start of each attempt, in milliseconds.
     fn sent_at(&self, began: Instant) -> Vec<u128> {
         self.peer.seen().iter().map(|seen| (seen.at - began).as_millis()).collect()
     }
@@ -120,7 +120,7 @@ async fn dropping_the_call_drops_every_attempt() {
     assert!(dropped.is_err() && peer.was_hung_up());
     assert_eq!(peer.seen().len(), 3);
     ended(&engine, &[("cancelled", 1)]);
-    assert_eq!(engine.memory().in_use(), 0, "nothing of the request is kept");
+    assert_eq!(engine.memory().in_use(), 0, "the buffer is released");
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,13 +147,13 @@ async fn an_open_circuit_answers_at_once_and_sends_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_changes_during_calls_neither_stalls_them_nor_loses_a_count() {
+async fn a_policy_change_during_calls_loses_no_count() {
     let engine = engine(mixed());
     let script = [after(60, unavailable()), after(20, unavailable()), after(20, ok())];
     let peer = Peer::new(script.into_iter().chain([after(20, unavailable()), ok(), ok()]));
     let mut service = governed(&engine, peer.clone());
     let changes = async {
-        // While the first attempt is in flight, during the wait, and while a hedge is.
+        // While the first attempt is in flight, during the wait, and while a hedge is in flight.
         for policy in [observe(), hedged(2), enforce()] {
             tokio::time::sleep(ms(30)).await;
             engine.apply(table(policy));

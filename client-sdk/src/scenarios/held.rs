@@ -1,11 +1,11 @@
-//! Answers held back until their status is known, call ids and outer loops.
+//! Held responses, call ids and outer loops.
 
 use damper_core::MethodPart;
 
 use super::peer::{Peer, Reply, ScriptedBody, begun, data, ok, trailers, unavailable};
 use super::*;
 
-/// Three attempts on one method, whose answers are held.
+/// Three attempts on one method with held responses.
 fn holding(replay_limit: u32) -> Arc<Runtime> {
     let policy = Policy { hold_unary: true, replay_limit, ..enforce() };
     let mut pattern = Pattern::parse("*", "*", "*", "*").unwrap();
@@ -34,7 +34,7 @@ async fn a_call_that_fails_after_its_message_is_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_that_stays_is_handed_on_with_its_message_and_trailers() {
+async fn a_final_error_keeps_its_message_and_trailers() {
     let engine = holding(1_000);
     let answer = one_call(&engine, [message_then("5")]).await;
     assert_eq!((answer.data.len(), answer.status()), (2, "5"));
@@ -42,14 +42,14 @@ async fn an_error_that_stays_is_handed_on_with_its_message_and_trailers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_stops_at_the_last_frame_of_what_was_let_go_has_read_the_answer() {
+async fn reading_the_last_frame_of_a_released_response_ends_it() {
     let engine = holding(4);
     let peer = Peer::new([begun(ScriptedBody::over([data("\0\0\0\0\u{4}"), data("pong")]))]);
     let mut body = std::pin::pin!(governed(&engine, peer).call(request()).await.unwrap().into_body());
     while !body.is_end_stream() {
         assert!(body.frame().await.unwrap().unwrap().is_data());
     }
-    // Without a status, as when the reader had asked on; not cancelled.
+    // Without a status, as if the reader had polled again; not cancelled.
     ended(&engine, &[("not_retryable", 1)]);
 }
 
@@ -70,19 +70,19 @@ async fn a_server_that_has_begun_to_answer_has_seen_the_request() {
     let refuses = || begun(ScriptedBody::over([data("\0\0\0\0\u{4}pong"), refused()]));
     let answer = one_call(&engine, [refuses(), ok()]).await;
     assert!(answer.error.is_none());
-    // It was repeated as an ordinary failure.
+    // Retried as an ordinary failure.
     ended(&engine, &[("ok_after_retry", 1)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_holding_a_call_that_fails_after_its_message_is_committed() {
+async fn without_holding_a_failure_after_the_message_is_final() {
     let engine = engine(enforce());
     assert_eq!(one_call(&engine, [message_then("14")]).await.status(), "14");
     ended(&engine, &[("committed", 1)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_longer_than_the_limit_is_let_go_whole() {
+async fn a_response_longer_than_the_limit_is_released() {
     let engine = holding(8);
     let answer = one_call(&engine, [message_then("14")]).await;
     assert_eq!(
@@ -113,7 +113,7 @@ async fn a_prefix_in_pieces_is_read_as_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_held_answer_that_breaks_off_is_repeated_and_one_that_stalls_is_cut() {
+async fn a_held_response_that_breaks_is_retried() {
     let engine = holding(1_000);
     let broken = ScriptedBody::over([data("\0\0"), Err("connection lost".into())]);
     assert_eq!(one_call(&engine, [begun(broken), ok()]).await.status(), "0");
@@ -128,7 +128,7 @@ async fn a_held_answer_that_breaks_off_is_repeated_and_one_that_stalls_is_cut() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_call_id_is_equal_on_all_attempts_of_a_call_and_differs_between_calls() {
+async fn all_attempts_of_a_call_share_its_call_id() {
     let engine = engine(Policy { call_id: true, ..enforce() });
     let peer = Peer::new([unavailable(), ok(), ok(), ok()]);
     let mut service = governed(&engine, peer.clone());
@@ -154,7 +154,7 @@ async fn observing_sends_no_call_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_made_again_in_a_request_after_it_failed_for_good_is_somebody_s_loop() {
+async fn a_call_repeated_after_its_failure_counts_as_outer_loop() {
     let engine = engine(enforce());
     let failing = || (0..3).map(|_| unavailable());
     let mut service = governed(&engine, Peer::new(failing().chain(failing()).chain([ok()])));

@@ -1,4 +1,4 @@
-//! The kill switch as calls meet it: those that wait, those in flight, those that are refused.
+//! The kill switch and calls: waiting, in flight, rejected.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use super::peer::*;
 use super::*;
 
-/// So long that nothing but a kill ends it.
+/// A wait that only a kill ends.
 const WAIT: Duration = Duration::from_secs(30);
 
 fn waits_long() -> Policy {
     with_retry(|retry| retry.backoff = Backoff::Always(Waits::Fixed { delay: WAIT, jitter: Jitter::None }))
 }
 
-/// A kill for so many seconds from now on.
+/// Returns a kill for this number of seconds.
 fn kill(engine: &Runtime, method: &str, calls: bool, seconds: u64) -> TimedKill {
     let pattern = Pattern::parse("*", "*", "inventory", method).unwrap();
     let kill = Arc::new(Kill::new(pattern, calls, "the cellar is flooded".to_owned(), 1).unwrap());
@@ -32,7 +32,7 @@ fn stop_calls(engine: &Runtime) {
     engine.obey(vec![kill(engine, "*", true, 60)]);
 }
 
-/// A call on a task of its own, 1 s after it began: it waits by then.
+/// A call in its own task, 1 s after its start, when it waits.
 async fn waiting(engine: &Arc<Runtime>, peer: &Peer) -> JoinHandle<Result<Answer, BoxError>> {
     let mut service = governed(engine, peer.clone());
     let waiting = tokio::spawn(async move { call(&mut service, request()).await });
@@ -41,7 +41,7 @@ async fn waiting(engine: &Arc<Runtime>, peer: &Peer) -> JoinHandle<Result<Answer
     waiting
 }
 
-/// The call ends at once when repeats are stopped.
+/// The call ends at once when retries are killed.
 async fn ends_at_once(
     engine: &Runtime,
     waiting: JoinHandle<Result<Answer, BoxError>>,
@@ -55,12 +55,12 @@ async fn ends_at_once(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_ends_at_once_with_its_own_last_error_as_it_came() {
+async fn a_waiting_call_ends_at_once_with_its_last_error() {
     let last = || trailers_only(&[("grpc-status", "14"), ("grpc-message", "r%C3%A9seau"), ("x-app", "a")]);
     let (engine, peer) = (engine(waits_long()), Peer::new([unavailable(), last()]));
     let mut service = governed(&engine, peer.clone());
     let call = tokio::spawn(async move { call(&mut service, request()).await });
-    // In the wait after the second attempt.
+    // During the wait after the second attempt.
     tokio::time::sleep(WAIT + ms(1_000)).await;
     let answer = ends_at_once(&engine, call).await.unwrap();
     let Reply::With(sent) = last() else { unreachable!() };
@@ -105,7 +105,7 @@ async fn a_call_whose_attempt_was_cut_ends_as_timed_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_still_open_is_not_held_for_as_long_as_a_call_waits() {
+async fn an_open_stream_is_dropped_when_the_wait_begins() {
     let open = ScriptedBody::stalling([]);
     let mut response = Response::new(open);
     response.headers_mut().insert("grpc-status", http::HeaderValue::from_static("14"));
@@ -150,7 +150,7 @@ async fn a_kill_of_other_routes_lets_a_call_wait_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_that_is_over_before_the_call_begins_to_wait_changes_nothing() {
+async fn a_kill_that_expires_before_the_wait_has_no_effect() {
     let (engine, peer) = (engine(enforce()), Peer::new([unavailable(), unavailable(), ok()]));
     engine.obey(vec![kill(&engine, "*", true, 2)]);
     let mut service = governed(&engine, peer.clone());
@@ -158,12 +158,12 @@ async fn a_kill_that_is_over_before_the_call_begins_to_wait_changes_nothing() {
     assert_eq!(call(&mut service, request()).await.unwrap().status(), "14");
     tokio::time::sleep(ms(10)).await;
     assert_eq!(call(&mut service, request()).await.unwrap().status(), "0");
-    assert_eq!(peer.seen().len(), 3, "it ends by itself");
+    assert_eq!(peer.seen().len(), 3, "it expires");
     ended(&engine, &[("ok_after_retry", 1), ("killed", 1)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_in_flight_may_still_win_and_no_hedge_is_sent_beside_it() {
+async fn attempts_in_flight_continue_without_further_hedges() {
     let hedge = Some(Hedge { delay: HedgeDelay::Fixed(ms(50)), max_hedges: 3 });
     let engine = engine(Policy { hedge, retry: None, ..enforce() });
     let peer = Peer::new([after(500, unavailable()), after(600, ok())]);
@@ -177,7 +177,7 @@ async fn what_is_in_flight_may_still_win_and_no_hedge_is_sent_beside_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_sends_are_refused_with_and_without_a_rule_and_told_why() {
+async fn first_attempts_are_rejected_with_the_reason() {
     for policy in [None, Some(enforce()), Some(observe()), Some(Policy::new(Mode::Off))] {
         let (engine, peer) = (engine(policy), Peer::new([ok()]));
         stop_calls(&engine);
@@ -188,7 +188,7 @@ async fn first_sends_are_refused_with_and_without_a_rule_and_told_why() {
         assert_eq!(answer.status(), "14");
         assert_eq!(
             answer.headers["grpc-message"],
-            "a kill switch refuses calls: damper did not send it; for another 50s: the cellar is flooded"
+            "calls rejected by a kill switch; damper did not send the call; for another 50s: the cellar is flooded"
         );
         assert_eq!(peer.seen().len(), 0);
         engine.obey(vec![]);
@@ -207,7 +207,7 @@ async fn a_local_override_takes_nothing_from_a_kill() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_call_tells_the_layers_above_not_to_repeat() {
+async fn a_rejected_call_sets_the_flag_for_upstream_services() {
     let (engine, peer) = (engine(None), Peer::new([]));
     stop_calls(&engine);
     let inner = engine.clone();
@@ -226,7 +226,7 @@ async fn a_refused_call_tells_the_layers_above_not_to_repeat() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_method_that_is_not_told_apart_is_refused_alone() {
+async fn a_method_beyond_the_limit_is_rejected_alone() {
     let engine = engine(None);
     let callee = engine.callee("inventory").unwrap();
     for number in 0..MAX_ROUTES {
@@ -248,7 +248,7 @@ async fn a_method_that_is_not_told_apart_is_refused_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn kills_hold_for_routes_and_callees_seen_later_and_not_for_other_callers() {
+async fn kills_apply_to_later_routes_and_not_to_other_callers() {
     let engine = engine(enforce());
     let of = |caller: &str, callee: &str| {
         let pattern = Pattern::parse(caller, "*", callee, "*").unwrap();
@@ -262,7 +262,7 @@ async fn kills_hold_for_routes_and_callees_seen_later_and_not_for_other_callers(
     };
     assert_eq!((refuses("stock"), refuses("mail"), refuses("inventory")), (true, false, false));
     assert_eq!(engine.kills().in_force(engine.clock().now()).len(), 1);
-    // A table that changes takes nothing from a kill.
+    // A changed table does not affect a kill.
     engine.apply(Table::default());
     assert!(refuses("stock"));
 }

@@ -1,4 +1,4 @@
-//! The metrics of calls, as a recorder sees them: names, labels, values.
+//! Metrics of calls as a recorder receives them: names, labels, values.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::peer::{Peer, Reply, ScriptedBody, after, begun, data, ok, unavailable
 use super::*;
 use crate::metrics::{self, Detail, OfCallee, publish};
 
-/// What a recorder has, by `name{label=value,...}` in the order of the labels' names.
+/// Content of a recorder, by `name{label=value,...}` with sorted labels.
 struct Recorded {
     counters: BTreeMap<String, u64>,
     histograms: BTreeMap<String, Vec<f64>>,
@@ -38,7 +38,7 @@ impl Recorded {
         Self { counters, histograms }
     }
 
-    /// The counters that are not 0, all of the one route, without its labels.
+    /// The nonzero counters, all of one route, without its labels.
     fn counters(&self) -> Vec<(String, u64)> {
         let (method, target) = ("grpc.method=inventory.v1.Inventory/Reserve", "grpc.target=inventory");
         let short = |series: &str| {
@@ -61,7 +61,7 @@ impl Recorded {
     }
 }
 
-/// Calls under a policy, one by one, each to a peer of its own; what was published then.
+/// Makes calls under a policy, each to its own peer, and returns the exported series.
 async fn play<const N: usize>(policy: impl Into<Option<Policy>>, scripts: [Vec<Reply>; N]) -> Recorded {
     let recorder = DebuggingRecorder::new();
     let _recording = ::metrics::set_default_local_recorder(&recorder);
@@ -173,7 +173,7 @@ async fn a_stalling_answer_that_is_dropped_is_timed_to_that_moment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_would_have_been_is_told_apart() {
+async fn fates_of_observe_mode_are_distinguished() {
     let recorded = play(observe(), [vec![unavailable()], vec![ok()]]).await;
     recorded.counted(&[
         ("damper.attempts{grpc.status=OK}", 1),
@@ -200,7 +200,7 @@ async fn fates_sum_to_calls() {
 }
 
 #[test]
-fn each_fate_is_in_one_row_of_the_table_for_users_of_resilience4j() {
+fn each_fate_is_in_one_row_of_the_resilience4j_table() {
     let text = include_str!("../metrics.rs");
     let rows: Vec<_> = text
         .lines()
@@ -234,7 +234,7 @@ async fn a_recorder_may_be_installed_after_the_first_calls() {
         ("damper.calls{fate=ok,would=false}", 2),
         ("grpc.client.attempt.started", 2),
     ]);
-    assert_eq!(recorded.histograms[CALL].len(), 1, "what was before can not be timed any more");
+    assert_eq!(recorded.histograms[CALL].len(), 1, "earlier calls are not timed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -294,7 +294,7 @@ async fn what_is_served_is_counted_by_source() {
     table.insert_guard(guard(Mode::Observe, 1));
     engine.apply(table);
     let now = engine.clock().now();
-    // The first request of a method is counted when it is answered.
+    // The first request of a method is counted with its response.
     engine.methods().settled("a.B/M", None, now, true);
     for (repeater, times) in [(Repeater::Damper, 2), (Repeater::Grpc, 1), (Repeater::Envoy, 3)] {
         for _ in 0..times {

@@ -1,7 +1,6 @@
-//! The layers against peers that do what a script says, by a paused clock, and over real sockets.
+//! The layers against scripted peers, on a paused clock and over real sockets.
 //!
-//! Here are the nouns the scenarios share: an engine under one policy, a request, an answer read to its end,
-//! and the fates counted.
+//! Shared helpers: a runtime under one policy, a request, a response read to its end, and the counted fates.
 
 mod bodies;
 mod calls;
@@ -42,7 +41,7 @@ pub(crate) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Three attempts, 10 ms apart, nothing else in the way.
+/// Three attempts, 10 ms apart, without other limits.
 pub(crate) fn enforce() -> Policy {
     Policy {
         retry: Some(Retry {
@@ -69,7 +68,7 @@ pub(crate) fn table(policy: Policy) -> Table {
     Table::from_iter([Arc::new(Rule::new(pattern, policy, 1).unwrap())])
 }
 
-/// The engine of a service called orders; without a policy it has no rule.
+/// A runtime of the service `orders`; without a policy it has no rule.
 pub(crate) fn engine(policy: impl Into<Option<Policy>>) -> Arc<Runtime> {
     let engine = Runtime::new("orders", "default");
     if let Some(policy) = policy.into() {
@@ -86,7 +85,7 @@ pub(crate) fn governed<S: 'static>(engine: &Arc<Runtime>, inner: S) -> ClientSer
     layer(engine).layer(inner)
 }
 
-/// A unary request as tonic makes it: one chunk, complete, of a size it does not announce.
+/// A unary request as tonic builds it: one complete chunk, without an announced size.
 pub(crate) fn request() -> Request<Body> {
     request_of(&["hello"])
 }
@@ -100,7 +99,7 @@ pub(crate) fn request_of(chunks: &[&'static str]) -> Request<Body> {
         .unwrap()
 }
 
-/// An answer, read to its end.
+/// A response read to its end.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) headers: HeaderMap,
@@ -141,7 +140,7 @@ where
     answer
 }
 
-/// One call as an application makes it: readiness, call, answer.
+/// A call as an application makes it: readiness, call, response.
 pub(crate) async fn call<S, B>(service: &mut S, request: Request<Body>) -> Result<Answer, BoxError>
 where
     S: Service<Request<Body>, Response = Response<B>>,
@@ -153,7 +152,7 @@ where
     Ok(read(service.call(request).await.map_err(Into::into)?).await)
 }
 
-/// Every ending that was counted, by name. Each call has exactly one.
+/// All counted endings by name. Each call has exactly one.
 pub(crate) fn endings(engine: &Runtime) -> Vec<(String, u64)> {
     let mut all = Vec::new();
     let mut calls = 0;

@@ -1,4 +1,4 @@
-//! Calls without a rule: what they carry, what they leave, and how they end when nobody waits for them.
+//! Calls without a rule: headers, records, and ends of dropped calls.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -14,18 +14,18 @@ fn rules() -> [Option<Policy>; 2] {
     [None, Some(Policy { mode: Mode::Off, ..enforce() })]
 }
 
-/// A call whose application stops waiting after so long, made under this deadline.
+/// Makes a call under this deadline that the application drops after a time.
 async fn abandoned(engine: &Arc<Runtime>, reply: Reply, after: Duration, deadline: Duration) -> Peer {
     let peer = Peer::new([reply]);
     let context = Context::new(None, Some(engine.clock().now() + deadline), engine.clock());
     let mut client = governed(engine, peer.clone());
     let call = context.scope(async move { call(&mut client, request()).await });
-    assert!(tokio::time::timeout(after, call).await.is_err(), "it does not end by itself");
+    assert!(tokio::time::timeout(after, call).await.is_err(), "it does not end on its own");
     peer
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_nobody_waits_for_is_cancelled_or_over_its_time_wherever_it_is() {
+async fn a_dropped_call_counts_as_cancelled_or_timed_out() {
     let body = || begun(ScriptedBody::stalling([data("wor")]));
     for policy in rules() {
         for reply in [|| Reply::Hang, body] {
@@ -55,20 +55,20 @@ async fn a_call_that_nobody_waits_for_is_cancelled_or_over_its_time_wherever_it_
 async fn a_body_that_stalls_is_not_cut() {
     for policy in rules() {
         let engine = engine(policy);
-        // No rule cuts it, so it is still under way long after its deadline.
+        // Without a rule it continues long after its deadline.
         abandoned(&engine, begun(ScriptedBody::stalling([data("wor")])), ms(60_000), ms(50)).await;
         ended(&engine, &[("deadline", 1)]);
     }
 }
 
-/// A channel that is ready when a permit is.
+/// A channel that is ready with a permit.
 fn limited(peer: Peer) -> tower::limit::ConcurrencyLimit<Peer> {
     tower::limit::ConcurrencyLimit::new(peer, 1)
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_inner_service_that_is_not_ready_is_waited_for() {
-    // Under a rule as well: it is the same sending.
+    // Also under a rule, which uses the same code.
     for policy in rules().into_iter().chain([Some(enforce())]) {
         let (engine, peer) = (engine(policy), Peer::new([after(20, ok()), after(20, ok())]));
         let first = governed(&engine, limited(peer.clone()));
@@ -85,24 +85,24 @@ async fn an_inner_service_that_is_not_ready_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_in_place_of_an_answer_is_handed_on_and_lets_go_of_the_service() {
+async fn an_error_is_passed_on_and_releases_the_service() {
     let (engine, peer) = (engine(None), Peer::new([Reply::Error("broken".into()), ok()]));
     let mut client = governed(&engine, limited(peer));
     let mut failed = std::pin::pin!(client.call(request()));
     assert_eq!(failed.as_mut().await.unwrap_err().to_string(), "broken");
-    // Its future is still there; its permit must not be.
+    // The future still exists, but must not hold the permit.
     assert_eq!(call(&mut client, request()).await.unwrap().status(), "0");
     ended(&engine, &[("ok", 1), ("policy_off", 1)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_the_body_says_how_the_call_ended() {
+async fn the_end_of_the_body_decides_the_fate() {
     let failing = begun(ScriptedBody::over([data("wor"), trailers(&[("grpc-status", "8")])]));
     let bare = begun(ScriptedBody::over([data("wor")]));
     let (engine, peer) = (engine(None), Peer::new([failing, bare]));
     let mut client = governed(&engine, peer);
     assert_eq!(call(&mut client, request()).await.unwrap().status(), "8");
-    // A reader that asks whether there is more does not ask for it.
+    // A reader may check `is_end_stream` instead of polling.
     let mut body = std::pin::pin!(client.call(request()).await.unwrap().into_body());
     assert!(body.frame().await.unwrap().unwrap().is_data() && body.is_end_stream());
     ended(&engine, &[("policy_off", 2)]);
@@ -113,7 +113,7 @@ async fn the_end_of_the_body_says_how_the_call_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_service_panics_or_that_is_never_polled_is_counted_once() {
+async fn a_panicking_or_unpolled_call_is_counted_once() {
     let engine = engine(None);
     let panicking = service_fn(|_: Request<Body>| -> std::future::Ready<Result<Response<Body>, BoxError>> {
         panic!("in the application")
@@ -127,7 +127,7 @@ async fn a_call_whose_service_panics_or_that_is_never_polled_is_counted_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_external_callee_gets_no_flags_and_its_own_are_ignored_and_kept_from_the_application() {
+async fn flags_of_an_external_callee_are_removed() {
     let flagged = trailers_only(&[("grpc-status", "14"), ("damper-no-more-retry", "1")]);
     let (engine, peer) = (engine(None), Peer::new([flagged]));
     let context = Context::new(Some(2), None, engine.clock());
@@ -144,12 +144,12 @@ async fn an_external_callee_gets_no_flags_and_its_own_are_ignored_and_kept_from_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_that_comes_meanwhile_changes_nothing_for_a_call_under_way() {
+async fn a_new_rule_does_not_affect_a_call_in_flight() {
     let (engine, peer) = (engine(None), Peer::new([ok()]));
     let mut client = governed(&engine, peer.clone());
-    let under_way = client.call(request());
+    let in_flight = client.call(request());
     engine.apply(table(enforce()));
-    assert_eq!(read(under_way.await.unwrap()).await.status(), "0");
+    assert_eq!(read(in_flight.await.unwrap()).await.status(), "0");
     engine.for_each_route(|_, _, route| assert_eq!(route.window().counts(engine.clock().now()).successes, 0));
     ended(&engine, &[("ok", 1)]);
 }

@@ -1,4 +1,4 @@
-//! A callee in the process that answers by a script and remembers what it saw.
+//! A scripted callee in the process that records its requests.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -28,7 +28,7 @@ struct State {
     hung_up: Arc<AtomicBool>,
 }
 
-/// What one attempt brought.
+/// Content of one attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) headers: HeaderMap,
@@ -43,9 +43,9 @@ pub(crate) enum Reply {
     /// This response, once the request was read to its end.
     With(Response<ScriptedBody>),
     Error(BoxError),
-    /// This one, so much later.
+    /// This reply after a delay.
     After(Duration, Box<Reply>),
-    /// Never an answer.
+    /// No response.
     Hang,
 }
 
@@ -66,7 +66,7 @@ impl Peer {
         self.state().seen.clone()
     }
 
-    /// An attempt, or the body of its answer, was dropped before its end.
+    /// An attempt or its response body was dropped before its end.
     pub(crate) fn was_hung_up(&self) -> bool {
         self.state().hung_up.load(Ordering::Relaxed)
     }
@@ -124,7 +124,7 @@ impl Service<Request<Body>> for Peer {
     }
 }
 
-/// Notes that it was dropped before it was told of the end.
+/// Notes a drop before the end.
 #[derive(Debug)]
 struct HangUp(Option<Arc<AtomicBool>>);
 
@@ -139,7 +139,7 @@ impl Drop for HangUp {
 #[derive(Debug)]
 pub(crate) enum End {
     Over,
-    /// Nothing more comes, and no end.
+    /// No further frames and no end.
     Stall,
 }
 
@@ -210,7 +210,7 @@ fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
     map
 }
 
-/// An answer that is nothing but headers.
+/// A headers-only response.
 pub(crate) fn trailers_only(fields: &[(&'static str, &'static str)]) -> Reply {
     let mut response = Response::new(ScriptedBody::over([]));
     *response.headers_mut() = map(fields);
@@ -232,7 +232,7 @@ pub(crate) fn ok() -> Reply {
     begun(ScriptedBody::over([data("world"), trailers(&[("grpc-status", "0")])]))
 }
 
-/// The answer, so many milliseconds later.
+/// The reply after this number of milliseconds.
 pub(crate) fn after(ms: u64, reply: Reply) -> Reply {
     Reply::After(Duration::from_millis(ms), Box::new(reply))
 }

@@ -1,5 +1,5 @@
-//! What the server layer makes of repeats: who sent them, which are served, what a refused one is told, and
-//! what a handler sees of it.
+//! Retries at the server layer: their sender, which are served, the response to rejected ones, and what
+//! handlers see.
 
 use damper_core::chain::Repeater;
 use damper_core::guard::Ceiling;
@@ -18,7 +18,7 @@ const GRPC: Marks = &[("grpc-previous-rpc-attempts", "1")];
 const ENVOY: Marks = &[("x-envoy-attempt-count", "2")];
 const PASSED_ON: Marks = &[("damper-retry", "1")];
 
-/// The engine of a service that serves so many repeats, or a tenth of its first sends.
+/// The runtime of a service that serves this number of retries, or a tenth of its first attempts.
 fn limited(mode: Mode, min: u32) -> Arc<Runtime> {
     let limit = RepeatLimit { mode, ratio: Ratio::from_bp(1000), min };
     let ceiling = Ceiling { repeat_limit: Some(limit), ..Ceiling::default() };
@@ -47,7 +47,7 @@ fn marked(marks: Marks) -> Request<Body> {
     request
 }
 
-/// So many requests at once; how many were served.
+/// Sends concurrent requests and returns how many were served.
 async fn served(layer: &ServerLayer, count: u32, marks: Marks) -> u32 {
     let mut service = layer.layer(handler());
     let mut served = 0;
@@ -58,7 +58,7 @@ async fn served(layer: &ServerLayer, count: u32, marks: Marks) -> u32 {
     served
 }
 
-/// First sends, repeats by who made them, refused, would have been refused: of every method.
+/// First attempts, retries by sender, rejected, would have been rejected: of every method.
 fn counted(engine: &Runtime) -> Vec<(String, u64, [u64; 3], u64, u64)> {
     let mut all = Vec::new();
     engine.methods().for_each(|method, served| {
@@ -70,14 +70,14 @@ fn counted(engine: &Runtime) -> Vec<(String, u64, [u64; 3], u64, u64)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn repeats_beyond_the_limit_are_refused_whoever_sends_them_and_first_sends_never() {
+async fn only_retries_beyond_the_limit_are_rejected() {
     let engine = limited(Mode::Enforce, 3);
     let layer = server(&engine);
     assert_eq!(served(&layer, 2, OURS).await, 2);
     assert_eq!(served(&layer, 2, GRPC).await, 1);
     assert_eq!(served(&layer, 2, ENVOY).await, 0);
     assert_eq!(served(&layer, 50, FIRST).await, 50);
-    assert_eq!(served(&layer, 10, PASSED_ON).await, 10, "a first send of this hop");
+    assert_eq!(served(&layer, 10, PASSED_ON).await, 10, "a first attempt on this hop");
     assert_eq!(served(&layer, 10, OURS).await, 3, "6 of 60 in all");
     let method = "inventory.v1.Inventory/Reserve".to_owned();
     assert_eq!(counted(&engine), [(method, 60, [12, 2, 2], 10, 0)]);
@@ -86,7 +86,7 @@ async fn repeats_beyond_the_limit_are_refused_whoever_sends_them_and_first_sends
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_repeat_costs_no_handler_and_is_told_not_to_come_again() {
+async fn a_rejected_retry_runs_no_handler_and_gets_the_flag() {
     let engine = limited(Mode::Enforce, 0);
     let handler = handler();
     let mut service = server(&engine).layer(handler.clone());
@@ -129,7 +129,7 @@ async fn an_observed_limit_serves_all_and_counts_what_it_would_refuse() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_guard_first_sends_and_repeats_are_counted_all_the_same() {
+async fn first_attempts_and_retries_are_counted_without_a_guard() {
     let engine = engine(None);
     for (count, marks) in [(3, FIRST), (2, OURS), (4, GRPC), (1, ENVOY), (2, PASSED_ON)] {
         assert_eq!(served(&server(&engine), count, marks).await, count);
@@ -148,7 +148,7 @@ async fn nothing_is_a_repeat_at_the_edge() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn our_own_repeats_are_known_as_ours_and_a_refused_one_is_the_last() {
+async fn a_rejected_retry_of_damper_is_the_last_attempt() {
     let engine = limited(Mode::Enforce, 0);
     let down = Peer::new([peer::unavailable(), peer::unavailable()]);
     let mut client = governed(&engine, server(&engine).layer(down.clone()));
@@ -166,7 +166,7 @@ fn with_baggage(value: &str) -> Request<Body> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_whose_baggage_says_so_is_in_a_repeat_until_the_baggage_is_out_of_date() {
+async fn a_flag_in_baggage_marks_a_retry_until_it_expires() {
     let (soon, long_ago) = (clock::unix_ms() + 5_000, clock::unix_ms() - 3_600_000);
     for (until, flag) in [(soon, Some("2")), (long_ago, None)] {
         let (engine, below) = (engine(enforce()), Peer::new([ok()]));
@@ -180,7 +180,7 @@ async fn a_request_whose_baggage_says_so_is_in_a_repeat_until_the_baggage_is_out
         call(&mut service, request).await.unwrap();
         let seen = &below.seen()[0];
         assert_eq!(seen.headers.get("damper-retry").map(|value| value.to_str().unwrap()), flag);
-        assert_eq!(counted(&engine)[0].1, 1, "baggage comes from further up: a first send of this hop");
+        assert_eq!(counted(&engine)[0].1, 1, "baggage comes from further up: a first attempt on this hop");
     }
 }
 
@@ -201,7 +201,7 @@ async fn the_edge_takes_our_member_out_of_baggage_and_leaves_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_sees_that_it_serves_a_repeat_and_how_much_time_is_left() {
+async fn a_handler_sees_the_retry_flag_and_the_time_left() {
     let engine = engine(None);
     for (marks, repeated) in [(FIRST, false), (OURS, true), (GRPC, true), (ENVOY, true), (PASSED_ON, true)] {
         let handler = handler();
@@ -216,7 +216,7 @@ async fn a_handler_sees_that_it_serves_a_repeat_and_how_much_time_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn repeats_say_so_in_baggage_where_the_rule_wants_it_and_stay_repeats_beyond_a_hop_that_passes_it_on() {
+async fn a_flag_in_baggage_crosses_a_hop_that_forwards_it() {
     let chain = damper_core::Chain { propagate_baggage: true, ..damper_core::Chain::default() };
     let engine = engine(Policy { chain, ..enforce() });
     let peer = Peer::new([peer::unavailable(), ok()]);
@@ -236,7 +236,7 @@ async fn repeats_say_so_in_baggage_where_the_rule_wants_it_and_stay_repeats_beyo
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_flag_leaves_the_trusted_services_neither_as_a_header_nor_in_baggage() {
+async fn the_flag_never_leaves_the_trusted_services() {
     let chain = damper_core::Chain { propagate_baggage: true, ..damper_core::Chain::default() };
     let engine = engine(Policy { chain, ..enforce() });
     let peer = Peer::new([peer::unavailable(), ok()]);

@@ -1,5 +1,4 @@
-//! The spans of calls, as a subscriber sees them: which there are, what they say, and that they say how they
-//! ended on every way out.
+//! Spans of calls as a subscriber receives them: which exist, their fields, and their end on every path.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,17 +15,17 @@ use tracing_subscriber::registry::LookupSpan;
 use super::peer::{Peer, Reply, ScriptedBody, after, begun, data, ok, trailers_only, unavailable};
 use super::*;
 
-/// A span, as it was told.
+/// A recorded span.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct Recorded {
     name: &'static str,
-    /// The place of its parent among all.
+    /// Index of its parent.
     parent: Option<usize>,
     fields: BTreeMap<&'static str, String>,
     is_closed: bool,
 }
 
-impl Visit for Told {
+impl Visit for Recorded {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.fields.insert(field.name(), format!("{value:?}"));
     }
@@ -36,12 +35,13 @@ impl Visit for Told {
     }
 }
 
-impl Told {
+impl Recorded {
     fn field(&self, name: &str) -> &str {
         self.fields.get(name).map_or("-", String::as_str)
     }
 
-    /// What tests are mostly about: a call's fate, or an attempt's number and kind; code; whether an error.
+    /// The fields that most tests check: a call's fate, or an attempt's number and kind; code; whether an
+    /// error.
     fn line(&self) -> String {
         let end = format!("{} {}", self.field("rpc.grpc.status_code"), self.field("otel.status_code"));
         match self.parent {
@@ -55,15 +55,15 @@ impl Told {
     }
 }
 
-/// Every span, in the order in which they began, and every event.
+/// Every span in order of creation, and every event.
 #[derive(Clone, Default)]
-struct Spans(Arc<Mutex<Vec<(u64, Told)>>>, Arc<Mutex<Vec<Told>>>);
+struct Spans(Arc<Mutex<Vec<(u64, Recorded)>>>, Arc<Mutex<Vec<Recorded>>>);
 
 impl Spans {
-    /// Those of this thread, until the guard is dropped.
+    /// Records the spans of this thread until the guard is dropped.
     fn listen() -> (Self, DefaultGuard) {
-        // As long as there is but one subscriber in the process, a thread without one that comes first to
-        // where a span begins decides for all that nobody wants it.
+        // With a single subscriber in the process, a thread without one that reaches a span first would
+        // disable it for all threads.
         static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| tracing_subscriber::registry().into());
         LazyLock::force(&ANOTHER);
         let spans = Self::default();
@@ -71,29 +71,30 @@ impl Spans {
         (spans, guard)
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<(u64, Told)>> {
+    fn all(&self) -> MutexGuard<'_, Vec<(u64, Recorded)>> {
         self.0.lock().unwrap()
     }
 
-    fn told(&self) -> Vec<Told> {
-        self.all().iter().map(|(_, told)| told.clone()).collect()
+    fn recorded(&self) -> Vec<Recorded> {
+        self.all().iter().map(|(_, recorded)| recorded.clone()).collect()
     }
 
-    /// What stands in the log, one line an event.
+    /// The log, one line per event.
     fn log(&self) -> Vec<String> {
-        let line = |told: &Told| {
-            let fields = ["message", "callee", "kind", "after", "fate", "code"].map(|name| told.field(name));
+        let line = |recorded: &Recorded| {
+            let fields =
+                ["message", "callee", "kind", "after", "fate", "code"].map(|name| recorded.field(name));
             fields.join(" ")
         };
         self.1.lock().unwrap().iter().map(line).collect()
     }
 
-    /// All have ended, so.
+    /// Checks that all spans have ended like this.
     #[track_caller]
     fn are(&self, expected: &[&str]) {
-        let told = self.told();
-        assert!(told.iter().all(|span| span.is_closed), "{told:#?}");
-        assert_eq!(told.iter().map(Told::line).collect::<Vec<_>>(), expected);
+        let recorded = self.recorded();
+        assert!(recorded.iter().all(|span| span.is_closed), "{recorded:#?}");
+        assert_eq!(recorded.iter().map(Recorded::line).collect::<Vec<_>>(), expected);
     }
 }
 
@@ -109,28 +110,32 @@ where
         let parent = context.span(id).and_then(|span| span.parent()).map(|parent| parent.id().into_u64());
         let mut all = self.all();
         let parent = parent.and_then(|parent| all.iter().rposition(|(id, _)| *id == parent));
-        let mut told = Told { name: metadata.name(), parent, ..Told::default() };
-        attributes.record(&mut told);
-        all.push((id.into_u64(), told));
+        let mut recorded = Recorded { name: metadata.name(), parent, ..Recorded::default() };
+        attributes.record(&mut recorded);
+        all.push((id.into_u64(), recorded));
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         if event.metadata().target() == "damper" {
-            let mut told = Told { name: "event", is_closed: true, ..Told::default() };
-            event.record(&mut told);
-            self.1.lock().unwrap().push(told);
+            let mut recorded = Recorded { name: "event", is_closed: true, ..Recorded::default() };
+            event.record(&mut recorded);
+            self.1.lock().unwrap().push(recorded);
         }
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
-        if let Some((_, told)) = self.all().iter_mut().rev().find(|(told, _)| *told == id.into_u64()) {
-            values.record(told);
+        if let Some((_, recorded)) =
+            self.all().iter_mut().rev().find(|(recorded, _)| *recorded == id.into_u64())
+        {
+            values.record(recorded);
         }
     }
 
     fn on_close(&self, id: Id, _: Context<'_, S>) {
-        if let Some((_, told)) = self.all().iter_mut().rev().find(|(told, _)| *told == id.into_u64()) {
-            told.is_closed = true;
+        if let Some((_, recorded)) =
+            self.all().iter_mut().rev().find(|(recorded, _)| *recorded == id.into_u64())
+        {
+            recorded.is_closed = true;
         }
     }
 }
@@ -140,14 +145,14 @@ fn hedged() -> Policy {
     Policy { retry: None, hedge: Some(hedge), ..enforce() }
 }
 
-/// One call under a policy; the spans it left.
+/// Makes a call under a policy and returns its spans.
 async fn play(policy: impl Into<Option<Policy>>, script: impl IntoIterator<Item = Reply>) -> Spans {
     let (spans, _listening) = Spans::listen();
     call(&mut governed(&engine(policy), Peer::new(script)), request()).await.unwrap();
     spans
 }
 
-/// One call that the application gives up after so long.
+/// Makes a call that the application drops after a time.
 async fn play_and_drop(policy: Policy, after: Duration, request: Request<Body>, reply: Reply) -> Spans {
     let (spans, _listening) = Spans::listen();
     let mut service = governed(&engine(policy), Peer::new([reply]));
@@ -159,15 +164,15 @@ async fn play_and_drop(policy: Policy, after: Duration, request: Request<Body>, 
 async fn a_call_and_each_attempt_say_what_they_are() {
     let spans = play(enforce(), [unavailable(), ok()]).await;
     spans.are(&["ok_after_retry in 2 0 -", "0: 1 first 14 ERROR", "0: 2 retry 0 -"]);
-    let told = spans.told();
-    fn fields<'a, const N: usize>(span: &'a Told, names: [&str; N]) -> [&'a str; N] {
+    let recorded = spans.recorded();
+    fn fields<'a, const N: usize>(span: &'a Recorded, names: [&str; N]) -> [&'a str; N] {
         names.map(|name| span.field(name))
     }
     let shared = ["rpc.system", "rpc.service", "rpc.method", "peer.service"];
-    for span in &told {
+    for span in &recorded {
         assert_eq!(fields(span, shared), ["grpc", "inventory.v1.Inventory", "Reserve", "inventory"]);
     }
-    let [call, first, second] = told.as_slice() else { panic!("three spans") };
+    let [call, first, second] = recorded.as_slice() else { panic!("three spans") };
     assert_eq!((call.name, first.name), ("grpc.client.call", "grpc.client.attempt"));
     assert_eq!(
         fields(call, ["otel.name", "otel.kind", "damper.rule", "damper.revision"]),
@@ -181,12 +186,12 @@ async fn a_call_and_each_attempt_say_what_they_are() {
 #[tokio::test(start_paused = true)]
 async fn each_repeat_and_each_failed_call_is_one_event() {
     let spans = play(enforce(), [unavailable(), ok()]).await;
-    assert_eq!(spans.log(), ["sent again inventory retry UNAVAILABLE - -"]);
+    assert_eq!(spans.log(), ["extra attempt inventory retry UNAVAILABLE - -"]);
     let spans = play(hedged(), [Reply::Hang, after(20, ok())]).await;
-    assert_eq!(spans.log(), ["sent again inventory hedge - - -"]);
+    assert_eq!(spans.log(), ["extra attempt inventory hedge - - -"]);
     let once = with_retry(|retry| retry.max_attempts = 2);
     let spans = play(once, [unavailable(), unavailable()]).await;
-    let repeat = "sent again inventory retry UNAVAILABLE - -";
+    let repeat = "extra attempt inventory retry UNAVAILABLE - -";
     assert_eq!(spans.log(), [repeat, "call failed inventory - - attempts_exhausted UNAVAILABLE"]);
     let spans = play(observe(), [unavailable()]).await;
     assert_eq!(spans.log(), ["call failed inventory - - would_retry UNAVAILABLE"]);
@@ -208,7 +213,7 @@ async fn a_transparent_resend_is_an_attempt_of_the_same_number() {
     let refused = Reply::Error(h2::Error::from(h2::Reason::REFUSED_STREAM).into());
     let spans = play(enforce(), [refused, ok()]).await;
     spans.are(&["ok in 2 0 -", "0: 1 first 14 ERROR", "0: 1 transparent_resend 0 -"]);
-    assert_eq!(spans.told()[2].field("transparent-retry"), "true");
+    assert_eq!(spans.recorded()[2].field("transparent-retry"), "true");
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,7 +222,7 @@ async fn an_attempt_whose_time_is_over_exceeded_its_deadline() {
         retry.per_attempt_timeout = Some(ms(30));
         retry.codes = CodeSet::from_iter([Code::DeadlineExceeded]);
     });
-    // The second is ended by a timer elsewhere, which calls that a cancellation; the third in its body.
+    // A timer elsewhere ends the second and reports a cancellation; the third ends in its body.
     let cancelled = after(28, trailers_only(&[("grpc-status", "1")]));
     let stalling = begun(ScriptedBody::stalling([data("wor")]));
     let spans = play(policy, [Reply::Hang, cancelled, stalling]).await;
@@ -297,5 +302,5 @@ async fn the_callee_runs_inside_the_span_of_its_attempt() {
     call(&mut governed(&engine(enforce()), inner), request()).await.unwrap();
     let attempts: Vec<_> = spans.all().iter().skip(1).flat_map(|(id, _)| [Some(*id); 2]).collect();
     assert_eq!((attempts.len(), attempts), (4, seen.lock().unwrap().clone()));
-    assert_eq!(Span::current().id(), None, "nothing is left entered");
+    assert_eq!(Span::current().id(), None, "no span is left entered");
 }

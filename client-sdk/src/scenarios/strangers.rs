@@ -1,4 +1,4 @@
-//! What strangers can do to a service at the border of the chain, and what is not gRPC.
+//! Requests from untrusted clients at the edge, and requests that are not gRPC.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use super::peer::{Peer, ScriptedBody, ok, trailers_only, unavailable};
 use super::*;
 use crate::ServerLayer;
 
-/// A callee that answers after 10 ms; about each 250th call it fails at once.
+/// A callee that responds after 10 ms; about every 250th call fails at once.
 fn callee()
 -> impl Service<Request<Body>, Response = Response<ScriptedBody>, Error = BoxError, Future: Send> + Clone {
     let calls = Arc::new(AtomicU64::new(0));
@@ -32,9 +32,10 @@ fn callee()
     })
 }
 
-/// For a minute a stranger sends calls with 1 to 8 ms of time through an edge, and others call as well.
+/// For a minute an untrusted client sends calls with 1 to 8 ms of time through an edge, next to other
+/// callers.
 #[tokio::test(start_paused = true)]
-async fn short_deadlines_of_a_stranger_harm_nobody_else() {
+async fn short_deadlines_of_a_client_do_not_affect_others() {
     let policy = Policy {
         circuit_breaker: Some(CircuitBreaker::default()),
         retry_breaker: Some(RetryBreaker::default()),
@@ -77,7 +78,7 @@ fn trailers_of(answer: &Answer) -> Response<ScriptedBody> {
     response
 }
 
-/// An engine of `orders` that serves one repeat of `a.B/M`.
+/// A runtime of `orders` that serves one retry of `a.B/M`.
 fn limited() -> Arc<Runtime> {
     let limit = RepeatLimit { mode: Mode::Enforce, ratio: Ratio::from_bp(10), min: 1 };
     let ceiling = Ceiling { repeat_limit: Some(limit), ..Ceiling::default() };
@@ -96,7 +97,7 @@ fn to(method: &Method, path: &str, content_type: &str) -> Request<Body> {
     request.body(Body::empty()).unwrap()
 }
 
-/// How many of 20 repeats of a method are served.
+/// Returns how many of 20 retries of a method are served.
 async fn repeats_served(engine: &Arc<Runtime>, path: &str) -> usize {
     let mut service = ServerLayer::new(Arc::clone(engine)).layer(Peer::new((0..20).map(|_| ok())));
     let mut served = 0;
@@ -138,7 +139,7 @@ async fn what_is_not_grpc_is_no_method_and_is_never_refused() {
 #[tokio::test]
 async fn names_that_a_stranger_makes_up_take_no_place() {
     let engine = limited();
-    // No such method, and what a layer in front of the methods answers to any name.
+    // An unknown method, and the responses of a layer in front of the methods to any name.
     let answers = ["12", "16", "7", ""];
     let count = AtomicUsize::new(0);
     let none = service_fn(|_: Request<Body>| {
@@ -160,7 +161,7 @@ async fn names_that_a_stranger_makes_up_take_no_place() {
         service.call(to(&Method::POST, &format!("/x.Y/m{id}"), "application/grpc")).await.unwrap();
     }
     assert_eq!(methods(&engine), [(OTHER_METHOD.to_owned(), 2 * MAX_ROUTES as u64)]);
-    assert_eq!(repeats_served(&engine, "/a.B/M").await, 1, "its own limit holds");
+    assert_eq!(repeats_served(&engine, "/a.B/M").await, 1, "its own limit applies");
     assert_eq!(repeats_served(&engine, "/a.B/N").await, 1, "its first request counts too");
 }
 
@@ -180,7 +181,7 @@ async fn a_key_that_a_stranger_chose_ends_at_the_edge() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_often_the_application_says_it_sent_a_request_is_not_passed_on() {
+async fn previous_attempts_of_the_application_are_removed() {
     for policy in [None, Some(enforce())] {
         let (engine, peer) = (engine(policy), Peer::new([ok()]));
         let mut copied = request();

@@ -1,6 +1,7 @@
-//! What only a transport can do to a call: connections that are refused, lost or sent away, and streams that are reset.
+//! Failures that only a transport causes: connections that are refused, lost or closed with GOAWAY, and
+//! streams that are reset.
 //!
-//! The peer is a scripted HTTP/2 server, and for one frame that its library never sends a few bytes by hand.
+//! The peer is a scripted HTTP/2 server, with a few raw bytes for one frame that its library never sends.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -12,7 +13,7 @@ use super::wire::{Caller as _, connect};
 use super::*;
 
 #[tokio::test]
-async fn a_connection_that_can_not_be_made_is_tried_again_after_a_wait() {
+async fn a_failed_connection_is_retried_after_a_wait() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -41,15 +42,15 @@ fn counted(engine: &Runtime) -> Sends {
     sends
 }
 
-/// What a scripted HTTP/2 peer does with a request.
+/// Reaction of a scripted HTTP/2 peer to a request.
 enum Act {
     Reset(h2::Reason),
-    /// Closes the connection without a word.
+    /// Closes the connection.
     HangUp,
     Answer,
 }
 
-/// Serves connections one after the other by the script; returns the requests' headers as they came.
+/// Serves connections in sequence by the script and returns the requests' headers.
 async fn scripted(script: Vec<Act>) -> (SocketAddr, Arc<Mutex<Vec<HeaderMap>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -99,7 +100,7 @@ async fn a_refused_stream_is_resent_once_without_a_flag() {
 }
 
 #[tokio::test]
-async fn a_connection_lost_under_way_is_an_ordinary_failure() {
+async fn a_connection_lost_in_flight_is_an_ordinary_failure() {
     let (address, seen) = scripted(vec![Act::HangUp, Act::Answer]).await;
     let engine = engine(enforce());
     governed(&engine, connect(address)).reserve("x".to_owned()).await.unwrap();
@@ -108,7 +109,7 @@ async fn a_connection_lost_under_way_is_an_ordinary_failure() {
 }
 
 #[tokio::test]
-async fn resets_are_told_apart() {
+async fn resets_are_distinguished() {
     let cases = [
         (h2::Reason::ENHANCE_YOUR_CALM, damper_core::Code::ResourceExhausted),
         (h2::Reason::INADEQUATE_SECURITY, damper_core::Code::PermissionDenied),
@@ -147,7 +148,7 @@ fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Takes a connection and, once a request came, says that it will process none of that connection.
+/// Accepts a connection and rejects all its streams once a request arrived.
 async fn goes_away(socket: &mut TcpStream) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     const PREFACE: usize = 24;
@@ -162,7 +163,7 @@ async fn goes_away(socket: &mut TcpStream) {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         socket.read_exact(&mut vec![0; usize::try_from(length).unwrap()]).await.unwrap();
         if head[3] == HEADERS {
-            // The last stream that is processed is 0, the error is none.
+            // Last processed stream 0, no error.
             return socket.write_all(&frame(GOAWAY, 0, &[0; 8])).await.unwrap();
         }
     }

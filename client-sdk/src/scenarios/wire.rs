@@ -1,6 +1,6 @@
-//! Real sockets: tonic's server and channel with the layers in them, and a plain tonic client.
+//! Real sockets: tonic's server and channel with the layers, and a plain tonic client.
 //!
-//! Servers here answer as applications do; what only a transport can do is in `transport.rs`.
+//! Servers respond as applications do; transport failures are in `transport.rs`.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -57,7 +57,7 @@ impl UnaryService<String> for Method {
     }
 }
 
-/// What a service saw of its requests.
+/// Requests as a service received them.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<tonic::metadata::MetadataMap>>>);
 
@@ -98,7 +98,7 @@ where
     Arc::new(move |request| Box::pin(f(request)))
 }
 
-/// A handler that notes its request and answers with this error each time.
+/// A handler that records its request and always responds with this error.
 fn failing(log: &Log, status: Status) -> Handler {
     let log = log.clone();
     handler(move |request| {
@@ -108,7 +108,7 @@ fn failing(log: &Log, status: Status) -> Handler {
     })
 }
 
-/// A handler that passes its request on, and what comes back with `?`.
+/// A handler that forwards its request and returns the result with `?`.
 fn relaying<S>(log: &Log, client: S) -> Handler
 where
     S: Caller + Clone + Send + Sync + 'static,
@@ -151,7 +151,7 @@ fn server(engine: &Arc<Runtime>) -> ServerLayer {
     ServerLayer::new(Arc::clone(engine))
 }
 
-/// An error as an application makes it.
+/// An error as an application creates it.
 fn out_of_stock() -> Status {
     let mut metadata = tonic::metadata::MetadataMap::new();
     metadata.append("x-shelf", "a".parse().unwrap());
@@ -212,7 +212,7 @@ async fn two_hops_retry_once_together_and_the_flag_climbs_to_the_top() {
     ended(&top, &[("chain_no_more_retry", 1)]);
     ended(&middle, &[("attempts_exhausted", 1)]);
 
-    // A client without Damper is told to stop in gRPC's own words.
+    // A client without Damper gets gRPC's own pushback.
     let plain = channel.reserve("x".to_owned()).await.unwrap_err();
     assert_eq!(plain.metadata().get_all("grpc-retry-pushback-ms").iter().collect::<Vec<_>>(), ["-1"]);
     assert_eq!(plain.metadata().get_all("damper-no-more-retry").iter().collect::<Vec<_>>(), ["1"]);
@@ -240,7 +240,7 @@ async fn a_status_passed_on_does_not_speak_for_the_hop_below() {
     let mut status = out_of_stock();
     status.metadata_mut().insert("grpc-retry-pushback-ms", "250".parse().unwrap());
     status.metadata_mut().insert("x-envoy-ratelimited", "true".parse().unwrap());
-    // Not retryable, so nothing here gave up: the caller is told nothing about retries.
+    // Not retryable, so no retries were given up: the caller gets no flag.
     let refused = Status::with_details_and_metadata(
         Code::FailedPrecondition,
         status.message(),
@@ -255,7 +255,7 @@ async fn a_status_passed_on_does_not_speak_for_the_hop_below() {
 }
 
 #[tokio::test]
-async fn an_error_stays_a_single_frame_of_headers_through_the_server_layer() {
+async fn an_error_stays_trailers_only_through_the_server_layer() {
     let engine = engine(None);
     let mut channel = serve(server(&engine), failing(&Log::default(), out_of_stock())).await;
     // The empty message of five bytes.
@@ -269,7 +269,7 @@ async fn an_error_stays_a_single_frame_of_headers_through_the_server_layer() {
     assert!(answer.trailers.is_none());
 }
 
-/// Says so when it is dropped.
+/// Signals its drop.
 struct Dropped(tokio::sync::mpsc::UnboundedSender<()>);
 
 impl Drop for Dropped {
@@ -279,7 +279,7 @@ impl Drop for Dropped {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_let_go_at_the_deadline() {
+async fn a_hanging_server_is_cancelled_at_the_deadline() {
     let (dropped, mut handlers_dropped) = tokio::sync::mpsc::unbounded_channel();
     let hanging = handler(move |_| {
         let running = Dropped(dropped.clone());

@@ -1,7 +1,8 @@
-//! A response body polled inside its request's context: a streaming handler makes calls from there.
+//! Response body of the server layer, polled in the context of its request: streaming handlers make calls
+//! there.
 //!
-//! The end of the stream and the size are the inner body's, so that an answer without a body stays one: an
-//! error then is a single frame of headers (Trailers-Only). So is the answer to a refused request.
+//! End of stream and size are those of the inner body, so a response without a body stays one: an error is
+//! then a single frame of headers (Trailers-Only). The same applies to the response to a rejected request.
 
 use std::pin::Pin;
 use std::task::{Context as Task, Poll};
@@ -12,18 +13,18 @@ use pin_project_lite::pin_project;
 use super::reply::ErrorReply;
 
 pin_project! {
-    /// A response body through the server layer.
+    /// Response body of the server layer.
     #[derive(Debug)]
     pub struct ServerBody<B> {
-        // None if the request was refused.
+        // `None` if the request was rejected.
         #[pin]
         inner: Option<B>,
-        // None if the answer came from outside of the layer.
+        // `None` if the response was made outside the layer.
         reply: Option<ErrorReply>,
     }
 }
 
-/// A body without content, as tonic's interceptors need one for the requests that they refuse.
+/// An empty body. tonic's interceptors need it for the requests that they reject.
 impl<B> Default for ServerBody<B> {
     fn default() -> Self {
         Self { inner: None, reply: None }
@@ -35,7 +36,7 @@ impl<B> ServerBody<B> {
         Self { inner: Some(inner), reply: Some(reply) }
     }
 
-    /// That of a refused request.
+    /// Returns the body of a rejected request.
     pub(super) fn empty(reply: ErrorReply) -> Self {
         Self { inner: None, reply: Some(reply) }
     }

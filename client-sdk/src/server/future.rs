@@ -1,4 +1,4 @@
-//! Runs the handler inside its request's context, or answers in its stead.
+//! Runs the handler in the context of its request, or responds in its place.
 
 use std::future::Future;
 use std::mem;
@@ -13,7 +13,7 @@ use super::reply::ErrorReply;
 use crate::context::Scope;
 
 pin_project! {
-    /// The future of a request through the server layer.
+    /// Future of a request through the server layer.
     pub struct ServerFuture<F> {
         #[pin]
         state: State<F>,
@@ -35,7 +35,7 @@ impl<F: Future> ServerFuture<F> {
         Self { state: State::Serving { inner }, reply: Some(reply) }
     }
 
-    /// The handler is not run; the answer is these headers.
+    /// Responds with these headers without running the handler.
     pub(super) fn refused(answer: HeaderMap, reply: ErrorReply) -> Self {
         Self { state: State::Refused { answer }, reply: Some(reply) }
     }

@@ -1,4 +1,4 @@
-//! Puts the server service around a process's services.
+//! tower layer of the server service.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use tower_layer::Layer;
 use super::service::ServerService;
 use crate::routes::Runtime;
 
-/// Gives every request served a [`Context`](crate::Context). Made by `Damper::server_layer`.
+/// Gives every request a [`Context`](crate::Context). Made by
+/// [`Damper::server_layer`](crate::Damper::server_layer).
 #[derive(Clone, Debug)]
 pub struct ServerLayer {
     engine: Arc<Runtime>,
@@ -20,9 +21,9 @@ impl ServerLayer {
         Self { engine, edge: false }
     }
 
-    /// For a service at the border of the trusted chain: flags that requests carry are dropped, so that none
-    /// counts as a repeat. An error that must not be repeated has no `damper-no-more-retry` there, only what stock
-    /// gRPC clients and Envoy understand.
+    /// For a service at the edge of the trusted services: removes flags from requests, so that none counts as
+    /// a retry. An error that must not be retried has no `damper-no-more-retry` there, only the fields that
+    /// stock gRPC clients and Envoy understand.
     #[must_use]
     pub fn edge(self) -> Self {
         Self { edge: true, ..self }

@@ -1,10 +1,9 @@
-//! The server layer: a tower middleware around all services of a process.
+//! The server layer: tower middleware around all services of a process.
 //!
-//! It reads the request's flags and deadline into a [`Context`](crate::Context), runs the handler and polls
-//! the response body inside it, and sends the flag up with an error answer if a call made in serving the
-//! request has marked the context. A repeat that is one too many for the method is answered without running
-//! the handler. It must be the outermost layer, because a layer that moves the work to
-//! another task (a `Buffer`) loses the context.
+//! Reads flags and deadline of a request into a [`Context`](crate::Context) and runs the handler and response
+//! body in it. If a call made in serving the request has marked the context, an error response carries the
+//! flag to the caller. A retry beyond the method's limit is rejected without running the handler. It must be
+//! the outermost layer: a layer that moves work to another task, such as a `Buffer`, loses the context.
 
 mod body;
 mod future;

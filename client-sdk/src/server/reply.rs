@@ -1,8 +1,8 @@
-//! The flag up: what an error answer says about repeating the request.
+//! Retry flag of error responses.
 //!
-//! With the flag go its translations: a pushback of -1 for stock gRPC clients, and `x-envoy-ratelimited` if
-//! the request came through Envoy. They are inserted, never appended, and never put on a successful answer.
-//! At the edge only the translations go out: to strangers the flag itself means nothing.
+//! The flag is sent with its translations: a pushback of -1 for stock gRPC clients, and `x-envoy-ratelimited`
+//! if the request came through Envoy. They are inserted, never appended, and only on errors. At the edge only
+//! the translations are sent, as the flag has no meaning for other clients.
 
 use std::sync::Arc;
 
@@ -19,24 +19,23 @@ const YES: HeaderValue = HeaderValue::from_static(chain::NO_MORE_RETRY_VALUE);
 const STOP: HeaderValue = HeaderValue::from_static(chain::PUSHBACK_STOP_VALUE);
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const UNAVAILABLE: HeaderValue = HeaderValue::from_static("14");
-/// PERMISSION_DENIED, UNIMPLEMENTED and UNAUTHENTICATED: what answers before a method is looked up, or finds none.
+/// PERMISSION_DENIED, UNIMPLEMENTED and UNAUTHENTICATED: responses that do not prove that a method exists.
 const NO_METHOD: [&[u8]; 3] = [b"7", b"12", b"16"];
-const REFUSED: HeaderValue = HeaderValue::from_static(
-    "repeat limit: too many of the requests to this method are repeats; this one was not served",
-);
+const REFUSED: HeaderValue =
+    HeaderValue::from_static("repeat limit: too many requests to this method are retries; request rejected");
 const RATE_LIMITED: HeaderValue = HeaderValue::from_static("true");
 
-/// The answer to one request.
+/// The response to one request.
 #[derive(Debug)]
 pub(super) struct ErrorReply {
     context: Context,
     envoy: bool,
     edge: bool,
-    /// None of a request to a method that is known.
+    /// Set for a request to an unknown method.
     unknown: Option<Box<Unknown>>,
 }
 
-/// A request of a method that is not known: what it is counted as shows when it is answered.
+/// A request to an unknown method. The response decides which counter it belongs to.
 #[derive(Debug)]
 pub(super) struct Unknown {
     pub(super) engine: Arc<Runtime>,
@@ -58,7 +57,7 @@ impl ErrorReply {
         Self { context, envoy, edge, unknown }
     }
 
-    /// The answer begins: it is of a method that is served, unless it can be the answer to any name.
+    /// Notes the beginning of the response. The method is served, unless any name can get this response.
     pub(super) fn begins(&mut self, http_status: StatusCode, fields: &HeaderMap) {
         if let Some(mut unknown) = self.unknown.take() {
             let status = headers::bytes(fields, &headers::GRPC_STATUS);
@@ -71,8 +70,8 @@ impl ErrorReply {
         &self.context
     }
 
-    /// The answer to a repeat that is not served: an error that is nothing but headers, of the request's kind
-    /// of gRPC, with the flag.
+    /// Returns the response to a rejected retry: an error with the flag, in headers only, of the request's
+    /// content type.
     pub(super) fn refusal(&self, request: &HeaderMap) -> HeaderMap {
         let content_type = request.get(CONTENT_TYPE);
         let content_type = content_type.filter(|value| value.as_bytes().starts_with(GRPC.as_bytes()));
@@ -85,7 +84,8 @@ impl ErrorReply {
         answer
     }
 
-    /// Adds the flag to headers or trailers that carry an error, if a call in serving the request asked for it.
+    /// Adds the flag to headers or trailers with an error, if a call made in serving the request marked the
+    /// context.
     pub(super) fn flag(&self, fields: &mut HeaderMap) {
         let status = headers::bytes(fields, &headers::GRPC_STATUS);
         let code = status.map_or(Code::Ok, classify::code_of_status);

@@ -1,14 +1,14 @@
-//! Every method that this process serves, with the limits on its repeats.
+//! The methods that this process serves, with their repeat limits.
 //!
-//! The limits are those of the guards whose callee is this service. Counting a request of a known method costs
-//! a clock, one hash and a few atomics: no lock, no allocation. Changes (a first-seen method, other guards, a
-//! local override) are rare, replace the map as a whole and go through one mutex.
+//! The limits come from the guards whose callee is this service. Counting a request of a known method costs a
+//! clock read, one hash and a few atomics: no lock, no allocation. Changes (a new method, new guards, a local
+//! override) are rare, replace the map as a whole and are serialized by a mutex.
 //!
-//! A method becomes known when a request to it has an answer that not every name gets: HTTP status 200, and neither
-//! UNIMPLEMENTED nor, as layers above the methods answer, PERMISSION_DENIED or UNAUTHENTICATED. So strangers cannot fill
-//! the table with names of their own. As for routes, 1,000 methods are told apart. Further ones, and requests whose path
-//! names no method, are counted together, and bounded together by the guards that are for every method. Nothing is
-//! decided here; see `damper_core::repeat_limit`.
+//! A method becomes known with the first response that not every name gets: HTTP status 200, and not
+//! UNIMPLEMENTED, PERMISSION_DENIED or UNAUTHENTICATED. So clients cannot fill the table with invented names.
+//! As for routes, 1,000 methods are distinguished. Further ones, and requests whose path names no method,
+//! share one counter and the limits of guards for every method. This module makes no decisions; see
+//! `damper_core::repeat_limit`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,19 +24,19 @@ use damper_core::{Guard, MAX_ROUTES, MethodPart, Mode, OTHER_METHOD, RouteKey, T
 pub(crate) struct ServedMethods {
     known: ArcSwap<HashMap<Arc<str>, ServedMethod>>,
     other: Arc<Served>,
-    /// Requests of methods that are not known, until they are answered.
+    /// Requests of unknown methods in flight.
     open: Served,
     other_limits: ArcSwap<Limits>,
-    /// True once a method found no room; methods are never given up, so that stays.
+    /// True once the limit of methods was reached. Methods are never removed, so it stays true.
     is_full: AtomicBool,
     limiting: Mutex<LimitSource>,
 }
 
-/// What becomes of a request.
+/// Decision on a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived {
     pub(crate) admission: LimitDecision,
-    /// What it is counted as is still to be [settled](Methods::settled).
+    /// True if the counter is still to be [chosen](ServedMethods::settled).
     pub(crate) is_open: bool,
 }
 
@@ -46,7 +46,7 @@ struct ServedMethod {
     served: Arc<Served>,
 }
 
-/// What the limits come from.
+/// Source of the limits.
 #[derive(Debug)]
 struct LimitSource {
     service: String,
@@ -56,7 +56,7 @@ struct LimitSource {
 }
 
 impl ServedMethods {
-    /// Those of a process that says it is this service in this cluster; none so far.
+    /// Returns the methods of a process of this service and cluster; empty at first.
     pub(crate) fn new(service: &str, cluster: &str) -> Self {
         let (service, cluster) = (service.to_owned(), cluster.to_owned());
         Self {
@@ -69,8 +69,8 @@ impl ServedMethods {
         }
     }
 
-    /// Counts a request that has arrived, and says what becomes of it. None of a method that is not known: it was
-    /// judged together with others of that kind, and its answer says as what it is counted.
+    /// Counts a request and decides on it. Requests of unknown methods share one limit, and their response
+    /// decides which counter they belong to.
     pub(crate) fn arrived(&self, method: &str, repeated_by: Option<Repeater>, now: Time) -> Arrived {
         if let Some(admission) = self.count(method, repeated_by, now) {
             return Arrived { admission, is_open: false };
@@ -83,7 +83,7 @@ impl ServedMethods {
         Arrived { admission, is_open }
     }
 
-    /// A request of a method that was not known has come to its end, or its answer has begun: now it is counted.
+    /// Counts a request of a method that was unknown on arrival, once its response begins or it ends.
     pub(crate) fn settled(&self, method: &str, repeated_by: Option<Repeater>, now: Time, is_served: bool) {
         if is_served {
             self.is_served(method);
@@ -93,7 +93,7 @@ impl ServedMethods {
         }
     }
 
-    /// Puts the limits of a table's guards in force. The counts stay.
+    /// Applies the limits of a table's guards. Counters stay.
     pub(crate) fn apply(&self, table: &Table) {
         let mut limiting = self.limiting();
         let guards = table.guards().filter(|guard| guard.ceiling().repeat_limit.is_some());
@@ -101,14 +101,14 @@ impl ServedMethods {
         self.rebuild(&limiting);
     }
 
-    /// Lets limits do no more than this; none lifts that.
+    /// Limits the mode of repeat limits; `None` removes the limit.
     pub(crate) fn limit_mode(&self, most: Option<Mode>) {
         let mut limiting = self.limiting();
         limiting.most = most;
         self.rebuild(&limiting);
     }
 
-    /// Every method that had a request.
+    /// Returns every method with a request.
     pub(crate) fn all(&self) -> Vec<(Arc<str>, Arc<Served>)> {
         let is_used = |served: &Served| {
             let repeats: u64 = Repeater::ALL.into_iter().map(|by| served.repeats(by)).sum();
@@ -120,7 +120,7 @@ impl ServedMethods {
         known.chain([other]).filter(|(_, served)| is_used(served)).collect()
     }
 
-    /// Shows every method. No lock is held meanwhile.
+    /// Calls `f` for each method. Holds no lock meanwhile.
     pub(crate) fn for_each(&self, mut f: impl FnMut(&str, &Served)) {
         self.all().iter().for_each(|(name, served)| f(name, served));
     }
@@ -131,7 +131,7 @@ impl ServedMethods {
         Some(served.arrived(repeated_by, *limits, now))
     }
 
-    /// Makes a method known that the process serves, if there is room.
+    /// Adds a method, up to the limit.
     fn is_served(&self, method: &str) {
         let limiting = self.limiting();
         let known = self.known.load();
@@ -152,7 +152,7 @@ impl ServedMethods {
         if !self.is_full.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 method,
-                "{MAX_ROUTES} methods are served: this and all further ones are counted and limited together, as {OTHER_METHOD}"
+                "limit of {MAX_ROUTES} served methods reached; this and all further ones are counted and limited together as {OTHER_METHOD}"
             );
         }
     }
@@ -164,7 +164,7 @@ impl ServedMethods {
             (Arc::clone(name), ServedMethod { limits: limiting.limits_of(name), served })
         });
         let mut rebuilt: HashMap<_, _> = rebuilt.collect();
-        // Methods that have a limit of their own keep to it from the first request on, answered or not.
+        // Methods with a limit of their own apply it from the first request on.
         for name in limiting.named() {
             if rebuilt.len() < MAX_ROUTES && !rebuilt.contains_key(name) {
                 let new = ServedMethod { limits: limiting.limits_of(name), served: Arc::default() };
@@ -176,13 +176,13 @@ impl ServedMethods {
     }
 
     fn limiting(&self) -> MutexGuard<'_, LimitSource> {
-        // Nothing above leaves it half changed, so it is sound after a panic.
+        // No code above leaves it inconsistent.
         self.limiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl LimitSource {
-    /// The methods that guards of this service name.
+    /// Returns the methods that guards of this service name.
     fn named(&self) -> impl Iterator<Item = &str> {
         self.guards.iter().filter_map(|guard| match &guard.pattern().callee_method {
             MethodPart::Exact(method) if self.guards_of(method).any(|other| Arc::ptr_eq(other, guard)) => {
@@ -192,13 +192,13 @@ impl LimitSource {
         })
     }
 
-    /// A guard with a repeat limit is for all callers, this service itself among them.
+    /// A guard with a repeat limit applies to all callers, including this service.
     fn limits_of(&self, method: &str) -> Limits {
         let guards = self.guards_of(method);
         self.combined(guards)
     }
 
-    /// For all further methods together: only what is said of every method of the service.
+    /// Returns the limits of all further methods together: those for every method of the service.
     fn limits_of_others(&self) -> Limits {
         let guards = self.guards_of("any/any");
         self.combined(guards.filter(|guard| guard.pattern().callee_method == MethodPart::Any))
@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// Longer than a look-up takes on a busy machine; reaching it is a failure.
+    /// Longer than a lookup takes on a busy machine; reaching it is a failure.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     fn guard(callee: &str, method: &str, mode: Mode, min: u32) -> Arc<Guard> {
@@ -245,7 +245,7 @@ mod tests {
         table
     }
 
-    /// How many of 20 repeats of a method are served.
+    /// Returns how many of 20 retries of a method are served.
     fn served(methods: &ServedMethods, method: &str) -> usize {
         methods.is_served(method);
         let admissions =
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn each_method_has_the_limits_of_the_guards_of_this_service_alone() {
+    fn each_method_has_the_limits_of_this_services_guards() {
         let methods = ServedMethods::new("orders", "default");
         assert_eq!(served(&methods, "a.B/Before"), 20);
         let most = |method, min| guard("orders", method, Mode::Enforce, min);
@@ -264,11 +264,11 @@ mod tests {
         assert_eq!(served(&methods, "a.B/M"), 3);
         assert_eq!(served(&methods, "a.B/N"), 5);
         assert_eq!(served(&methods, "a.C/N"), 7);
-        assert_eq!(served(&methods, "a.B/Before"), 0, "what was served without a limit counts");
+        assert_eq!(served(&methods, "a.B/Before"), 0, "requests before the limit count");
     }
 
     #[test]
-    fn guards_come_and_go_and_the_counts_stay() {
+    fn counters_stay_when_guards_change() {
         let methods = ServedMethods::new("orders", "default");
         methods.apply(&table([guard("*", "*", Mode::Enforce, 7)]));
         assert_eq!(served(&methods, "a.B/M"), 7);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_beyond_the_limit_are_bounded_together_by_what_is_said_of_every_method() {
+    fn methods_beyond_the_limit_share_the_limits_for_every_method() {
         let methods = ServedMethods::new("stock", "default");
         let everything = guard("stock", "*", Mode::Enforce, 5);
         methods.apply(&table([everything, guard("stock", "a.B/*", Mode::Enforce, 1)]));
@@ -303,21 +303,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_method_or_beyond_the_limit_is_counted_together_without_a_lock() {
+    fn methods_beyond_the_limit_are_counted_without_a_lock() {
         let methods = Arc::new(ServedMethods::new("orders", "default"));
         for number in 0..=MAX_ROUTES {
             methods.is_served(&format!("a.B/M{number}"));
             methods.arrived(&format!("a.B/M{number}"), None, Time::ZERO);
         }
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let (held, counting) = (methods.limiting(), Arc::clone(&methods));
         thread::spawn(move || {
             for path in ["", "nothing", "a.B/C/D", "a.B/More", "a.B/M7"] {
                 counting.arrived(path, None, Time::ZERO);
             }
-            tell.send(())
+            sender.send(())
         });
-        told.recv_timeout(PATIENCE).expect("counting waits for the lock");
+        receiver.recv_timeout(PATIENCE).expect("counting takes the lock");
         drop(held);
         let mut counts = HashMap::new();
         methods.for_each(|method, served| {

@@ -1,4 +1,4 @@
-//! The server service: makes the context of each request, and refuses repeats beyond the limit.
+//! The server service: creates the context of each request and rejects retries beyond the limit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl<S> fmt::Debug for ServerService<S> {
     }
 }
 
-/// Only requests of gRPC have methods. All others pass: a port may serve pages and other protocols too.
+/// Only gRPC requests have methods. Others are forwarded: a port may also serve pages and other protocols.
 fn is_grpc<A>(request: &Request<A>) -> bool {
     let content_type = request.headers().get(CONTENT_TYPE);
     request.method() == Method::POST

@@ -1,4 +1,4 @@
-//! An instance of a callee: counts its calls, and answers, refuses or keeps silent as it is told.
+//! An instance of a callee that counts its calls and responds, fails or hangs on demand.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -84,7 +84,7 @@ impl Instance {
         self.state.called.subscribe().changed().await.unwrap();
     }
 
-    /// Lets what is under way end, and closes its connections.
+    /// Completes requests in flight and closes the connections.
     pub(crate) async fn stop(&mut self) {
         let Running { stop, task } = self.running.take().unwrap();
         stop.send(()).unwrap();
@@ -114,14 +114,14 @@ impl Health for Handler {
         called.send_replace(calls.fetch_add(1, Ordering::SeqCst) + 1);
         match behaviour.load(Ordering::SeqCst) {
             0 => Ok(Response::new(answer())),
-            1 => Err(Status::unavailable("told to refuse")),
+            1 => Err(Status::unavailable("fails by request")),
             _ => std::future::pending().await,
         }
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-    /// An answer for each call of `check` from now on, and one at once.
+    /// Responds once at the start and with each following call of `check`.
     async fn watch(&self, _: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let calls = tokio_stream::wrappers::WatchStream::new(self.0.called.subscribe());
         Ok(Response::new(Box::pin(calls.map(|_| Ok(answer())))))

@@ -1,6 +1,5 @@
-//! A service that always fails, and a client of it with Damper's layer: how many attempts a call makes shows
-//! which rule is in force. And a service in Damper's server layer: how many repeats it serves shows which limit
-//! is.
+//! A service that always fails with a client under Damper's layer: the number of attempts shows the rule in
+//! force. A service in Damper's server layer: the number of retries served shows the limit in force.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use http::{Request, Response};
 use tonic::body::Body;
 use tower::{Layer as _, ServiceExt as _};
 
-/// Attempts that one call of `callee` makes when every one is UNAVAILABLE.
+/// Returns the attempts of one call of `callee`, all of which are UNAVAILABLE.
 pub(crate) async fn attempts(damper: &Damper, callee: &str) -> u32 {
     let seen = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&seen);
@@ -28,8 +27,7 @@ pub(crate) async fn attempts(damper: &Damper, callee: &str) -> u32 {
     seen.load(Ordering::Relaxed)
 }
 
-/// Sends so many requests with these headers to a method that this process serves, and says how many were
-/// served.
+/// Sends this number of requests with these headers to a served method and returns how many were served.
 pub(crate) async fn served(damper: &Damper, count: u32, headers: &[(&'static str, &'static str)]) -> u32 {
     let ran = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&ran);
@@ -49,5 +47,5 @@ pub(crate) async fn served(damper: &Damper, count: u32, headers: &[(&'static str
     ran.load(Ordering::Relaxed)
 }
 
-/// A request that its sender, a client layer of Damper's, repeated.
+/// A retry sent by a client layer of Damper.
 pub(crate) const REPEAT: &[(&str, &str)] = &[("damper-retry", "1"), ("grpc-previous-rpc-attempts", "1")];

@@ -1,4 +1,4 @@
-//! Authorities and certificates, made for one test each.
+//! Authorities and certificates for one test each.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
-/// Who issues certificates.
+/// An authority that issues certificates.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub(crate) pem: String,
@@ -48,7 +48,7 @@ impl Authority {
         self.issue(&["127.0.0.1"]).server()
     }
 
-    /// The same, which asks for certificates of an authority.
+    /// As above, requiring client certificates of an authority.
     pub(crate) fn server_that_asks(&self, clients: &Self) -> ServerTlsConfig {
         self.server().client_ca_root(Certificate::from_pem(&clients.pem))
     }

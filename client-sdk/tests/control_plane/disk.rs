@@ -1,4 +1,4 @@
-//! The rules on disk: kept when acknowledged, used without a control plane, harmless when damaged.
+//! The rules on disk: stored before the ack, used without a control plane, ignored if damaged.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::callee::attempts;
 use crate::server::*;
 
-/// Nobody listens there.
+/// An address without a listener.
 fn nowhere(folder: &Path) -> Options {
     options(["http://127.0.0.1:1".to_owned()]).state_dir(folder)
 }
@@ -27,7 +27,7 @@ async fn kept(rules: Vec<v1::DistributedRule>) -> tempfile::TempDir {
     let damper = Damper::connect(plane.options().state_dir(folder.path())).unwrap();
     let mut stream = plane.accept().await;
     stream.exchange(7, 1, snapshot(rules)).await;
-    assert!(file_in(folder.path()).exists(), "it is on disk before it is acknowledged");
+    assert!(file_in(folder.path()).exists(), "stored before the ack");
     drop(stream);
     damper.shutdown().await;
     folder
@@ -55,7 +55,7 @@ async fn a_service_started_again_goes_on_from_what_it_kept() {
     assert_eq!(stream.hello.refused.len(), 1);
     stream.say(9, 0, Kind::Bookmark(v1::Bookmark {})).await;
     damper.ready(PATIENCE).await.unwrap();
-    assert_eq!(damper.status().revision, 9, "nothing changed since: what was kept is live");
+    assert_eq!(damper.status().revision, 9, "unchanged since: the stored rules are live");
     stream.exchange(10, 1, delta(vec![rule("b", 10)], &["a"])).await;
     assert_eq!((attempts(&damper, "a").await, attempts(&damper, "b").await), (1, 3));
 }
@@ -74,7 +74,7 @@ async fn another_service_does_not_take_the_rules_of_this_one() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_means_no_retries_and_is_replaced_by_the_next_snapshot() {
+async fn a_damaged_file_means_no_retries_until_the_next_snapshot() {
     let folder = kept(vec![rule("a", 1)]).await;
     let file = file_in(folder.path());
     let whole = std::fs::read(&file).unwrap();

@@ -1,4 +1,4 @@
-//! Guards: they tighten the rules of the calls that this process makes, and limit the repeats that it serves.
+//! Guards tighten the rules for calls of this process and limit the retries that it serves.
 
 use damper_proto::v1;
 use damper_sdk::{Damper, Source};
@@ -13,14 +13,14 @@ async fn connected(plane: &mut ControlPlane) -> (Damper, Stream) {
     (damper, plane.accept().await)
 }
 
-/// A guard whose ratio no guard can have.
+/// A guard with a ratio that is invalid for any guard.
 fn bad_guard(callee: &str, revision: u64) -> v1::DistributedGuard {
     let ceiling = v1::Ceiling { max_retry_breaker_ratio: Some(f64::NAN), ..v1::Ceiling::default() };
     guard(callee, revision, ceiling)
 }
 
 #[tokio::test]
-async fn a_guard_tightens_the_rules_it_matches_as_soon_as_it_is_acknowledged() {
+async fn an_acknowledged_guard_tightens_matching_rules() {
     let mut plane = ControlPlane::start().await;
     let (damper, mut stream) = connected(&mut plane).await;
     let rules = vec![rule("a", 1), rule("b", 1)];
@@ -34,7 +34,7 @@ async fn a_guard_tightens_the_rules_it_matches_as_soon_as_it_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_guard_it_cannot_read_is_refused_as_a_guard_and_keeps_its_previous_version() {
+async fn an_unreadable_guard_keeps_its_previous_version() {
     let mut plane = ControlPlane::start().await;
     let (damper, mut stream) = connected(&mut plane).await;
     let rules = vec![rule("a", 1), rule("b", 1), rule("c", 1)];
@@ -58,7 +58,7 @@ async fn a_guard_it_cannot_read_is_refused_as_a_guard_and_keeps_its_previous_ver
 }
 
 #[tokio::test]
-async fn the_repeat_limit_of_a_guard_reaches_the_methods_that_this_process_serves() {
+async fn the_repeat_limit_of_a_guard_applies_to_served_methods() {
     let mut plane = ControlPlane::start().await;
     let (damper, mut stream) = connected(&mut plane).await;
     assert_eq!(served(&damper, 5, REPEAT).await, 5, "no guard, no limit");
@@ -66,7 +66,7 @@ async fn the_repeat_limit_of_a_guard_reaches_the_methods_that_this_process_serve
     let ours = guard("orders", 2, repeats(ENFORCE, 8));
     let ack = stream.exchange(7, 1, guarded(vec![], vec![elsewhere, ours])).await;
     assert_eq!(ack.refused, []);
-    assert_eq!(served(&damper, 5, REPEAT).await, 3, "what was served before counts");
+    assert_eq!(served(&damper, 5, REPEAT).await, 3, "earlier requests count");
     assert_eq!(served(&damper, 5, &[]).await, 5);
     let observed = guard("orders", 8, repeats(v1::Mode::Observe, 8));
     stream.exchange(8, 2, guards_changed(vec![observed], &[])).await;

@@ -1,4 +1,4 @@
-//! Connecting, several in one process, and the end.
+//! Connecting, several handles in a process, and the end.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::callee::attempts;
 use crate::server::*;
 
 #[tokio::test(start_paused = true)]
-async fn connecting_waits_for_nobody_and_calls_work_although_nobody_answers() {
+async fn connect_returns_at_once_and_calls_work_without_a_server() {
     pace_the_clock();
-    // Connections are taken by the system, but nothing ever reads from them.
+    // The system accepts the connections, but no process reads from them.
     let hole = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", hole.local_addr().unwrap());
     let begun = Instant::now();
@@ -22,11 +22,11 @@ async fn connecting_waits_for_nobody_and_calls_work_although_nobody_answers() {
     let not_ready = damper.ready(Duration::from_secs(30)).await.unwrap_err();
     assert!((30..32).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
     assert_eq!(not_ready.status.source, Source::BuiltIn);
-    assert!(not_ready.to_string().contains("no answer within 10s"), "{not_ready}");
+    assert!(not_ready.to_string().contains("no response within 10s"), "{not_ready}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_that_never_answers_does_not_keep_the_others_from_being_asked() {
+async fn an_unresponsive_replica_does_not_block_the_others() {
     let hole = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut plane = ControlPlane::start().await;
     let url = format!("http://{}", hole.local_addr().unwrap());
@@ -67,7 +67,7 @@ async fn two_services_in_one_process_have_their_own_rules() {
 }
 
 #[tokio::test]
-async fn dropping_the_last_clone_ends_the_stream_and_the_layers_keep_their_rules() {
+async fn dropping_the_last_clone_ends_the_stream_alone() {
     let mut plane = ControlPlane::start().await;
     let damper = Damper::connect(plane.options()).unwrap();
     let clone = damper.clone();
@@ -81,10 +81,10 @@ async fn dropping_the_last_clone_ends_the_stream_and_the_layers_keep_their_rules
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutting_down_takes_a_bounded_time_with_and_without_a_control_plane() {
+async fn shutdown_takes_a_bounded_time() {
     let mut plane = ControlPlane::start().await;
     let damper = Damper::connect(plane.options()).unwrap();
-    // Open, but this server never ends its side.
+    // Open, but this server never closes its half.
     let _stream = plane.accept().await;
     let begun = Instant::now();
     damper.shutdown().await;

@@ -1,5 +1,5 @@
-//! A control plane that says what no control plane should: the calls go on, what is held stays in force, what is
-//! kept is bounded, and nothing panics, so that a process which aborts on a panic is safe.
+//! A misbehaving control plane: calls continue, the state held stays in force and bounded, and nothing
+//! panics, so a process that aborts on panics is safe.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use crate::server::*;
 
 pub(crate) static PANICS: AtomicU32 = AtomicU32::new(0);
 
-/// Counts every panic of the process from now on but those of a test's own assertions.
+/// Counts all panics of the process from now on, except failed assertions of the test.
 pub(crate) fn count_panics() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -27,7 +27,7 @@ pub(crate) fn count_panics() {
     });
 }
 
-/// A client with one rule, for `a`, and two guards.
+/// A client with one rule for `a`, and two guards.
 async fn ruled() -> (ControlPlane, Damper, Stream) {
     count_panics();
     let mut plane = ControlPlane::start().await;
@@ -39,15 +39,15 @@ async fn ruled() -> (ControlPlane, Damper, Stream) {
     (plane, damper, stream)
 }
 
-/// What was in force is so still.
+/// Checks that the previous state is still in force.
 async fn unharmed(damper: &Damper) {
     assert_eq!((attempts(damper, "a").await, attempts(damper, "b").await), (2, 1));
-    // Those of the last ten seconds count, so at most one.
+    // Only the last ten seconds count, so at most one.
     assert!(served(damper, 3, REPEAT).await <= 1);
     assert_eq!(PANICS.load(Ordering::SeqCst), 0, "something panicked");
 }
 
-/// The client gives the stream up by itself and comes again with what it held.
+/// Checks that the client closes the stream and reconnects with the state that it held.
 async fn left(plane: &mut ControlPlane, damper: &Damper) -> Stream {
     let stream = plane.accept().await;
     assert_eq!((stream.hello.epoch.as_str(), stream.hello.revision), ("e", 7));
@@ -55,7 +55,7 @@ async fn left(plane: &mut ControlPlane, damper: &Damper) -> Stream {
     stream
 }
 
-/// A policy with every number beyond all bounds.
+/// A policy with every number out of range.
 fn beyond(seconds: i64, nanos: i32, ratio: f64, count: u32) -> v1::Policy {
     let duration = Some(prost_types::Duration { seconds, nanos });
     let growth = v1::ExponentialBackoff {
@@ -98,7 +98,7 @@ fn beyond(seconds: i64, nanos: i32, ratio: f64, count: u32) -> v1::Policy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn numbers_beyond_all_bounds_are_refused_and_nothing_else_happens() {
+async fn numbers_out_of_range_are_rejected_without_side_effects() {
     let (_plane, damper, mut stream) = ruled().await;
     let mut revision = 7;
     for (seconds, nanos) in [(i64::MAX, i32::MAX), (i64::MIN, i32::MIN), (-1, 1), (0, 0), (i64::MAX, 0)] {
@@ -166,19 +166,19 @@ async fn messages_with_nothing_in_them_are_refused_or_passed_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_pattern_said_twice_the_last_applies() {
+async fn of_a_pattern_sent_twice_the_last_applies() {
     let (_plane, damper, mut stream) = ruled().await;
     let rules = vec![unknown_rule("a", 8), rule("a", 9), unknown_rule("a", 8)];
     let twice = vec![guard("a", 8, at_most(1)), guard("a", 9, at_most(2))];
     let limits = vec![guard("orders", 1, repeats(v1::Mode::Enforce, 1)); 2];
     let ack = stream.exchange(8, 2, guarded(rules, [twice, limits].concat())).await;
     assert_eq!(ack.refused.len(), 2);
-    assert_eq!(damper.status().refused, 1, "the last word on it was no rule");
+    assert_eq!(damper.status().refused, 1, "the last version was invalid");
     unharmed(&damper).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revision_that_goes_back_changes_nothing_and_one_at_the_end_of_all_numbers_does_no_harm() {
+async fn a_lower_revision_is_ignored_and_the_highest_is_harmless() {
     let (_plane, damper, mut stream) = ruled().await;
     for (revision, nonce) in [(6, 2), (0, 3), (1, u64::MAX)] {
         let delta = v1::Delta { removed: vec![pattern("a")], ..v1::Delta::default() };
@@ -197,20 +197,20 @@ async fn a_revision_that_goes_back_changes_nothing_and_one_at_the_end_of_all_num
 #[tokio::test(start_paused = true)]
 async fn pages_without_end_are_given_up_before_they_fill_the_memory() {
     let (mut plane, damper, stream) = ruled().await;
-    // Messages of 2 bytes each, which take a hundred times that in memory.
+    // Messages of 2 bytes, which take a hundred times that in memory.
     let page =
         v1::Snapshot { rules: vec![v1::DistributedRule::default(); 20_000], ..v1::Snapshot::default() };
     let pages = async {
         let mut sent = 0;
         while stream.try_say(8, 0, Kind::Snapshot(page.clone())).await {
             sent += 1;
-            assert!(sent < 200, "the client takes pages without end");
+            assert!(sent < 200, "the client accepts endless pages");
         }
         drop(stream);
     };
     let (mut stream, ()) = tokio::join!(left(&mut plane, &damper), pages);
     let ack = stream.exchange(8, 1, delta(vec![rule("b", 8)], &[])).await;
-    assert_eq!((ack.revision, attempts(&damper, "b").await), (8, 3), "and it goes on from there");
+    assert_eq!((ack.revision, attempts(&damper, "b").await), (8, 3), "updates continue");
 }
 
 #[tokio::test(start_paused = true)]
@@ -223,7 +223,7 @@ async fn a_message_longer_than_any_is_not_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_says_at_length_is_cut_short() {
+async fn long_texts_of_the_server_are_truncated() {
     let (mut plane, damper, stream) = ruled().await;
     let reason = "\u{fc}".repeat(1 << 20);
     stream.say(8, 0, Kind::Goodbye(v1::Goodbye { reason })).await;
@@ -234,7 +234,7 @@ async fn what_the_server_says_at_length_is_cut_short() {
     let _stream = left(&mut plane, &damper).await;
 }
 
-/// Status details that are not what they must be.
+/// Invalid status details.
 fn nonsense() -> http::HeaderMap {
     let mut headers = http::HeaderMap::new();
     headers.insert("grpc-status-details-bin", http::HeaderValue::from_static("no base64!"));
@@ -242,7 +242,7 @@ fn nonsense() -> http::HeaderMap {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_ends_with_details_nobody_can_read_is_opened_again() {
+async fn a_stream_that_ends_with_invalid_details_is_reopened() {
     let (mut plane, damper, stream) = ruled().await;
     let details = tonic::metadata::MetadataMap::from_headers(nonsense());
     let status = tonic::Status::with_metadata(tonic::Code::Internal, "broken", details);
@@ -253,12 +253,12 @@ async fn a_stream_that_ends_with_details_nobody_can_read_is_opened_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_answers_with_details_nobody_can_read_is_one_that_is_not_there() {
+async fn a_server_that_responds_with_invalid_details_is_skipped() {
     count_panics();
     pace_the_clock();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    // It knows no stream of rules, and says so with nonsense.
+    // The server has no such RPC and responds with invalid details.
     let spoiled = tower::util::MapResponseLayer::new(|mut answer: http::Response<tonic::body::Body>| {
         answer.headers_mut().extend(nonsense());
         answer
@@ -289,7 +289,7 @@ async fn refusals_are_named_up_to_what_fits_into_a_message() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_table_comes_into_force_whole_and_calls_go_on_meanwhile() {
+async fn a_long_table_applies_as_a_whole_while_calls_continue() {
     let (_plane, damper, stream) = ruled().await;
     let mut stream = stream;
     let page = |page: usize| {

@@ -1,5 +1,5 @@
-//! Kills beside responses: in force before they are acknowledged, also for calls that wait; over by the client's
-//! own clock; kept on disk; harmless where they make no sense.
+//! Kills in responses: in force before the ack, also for waiting calls; expired by the client's own clock;
+//! stored on disk; ignored if invalid.
 
 use std::path::Path;
 use std::time::Duration;
@@ -53,7 +53,7 @@ async fn connected(options: impl FnOnce(Options) -> Options) -> (ControlPlane, D
     (plane, damper, stream)
 }
 
-/// One call to `slow`, whose first attempt has failed; and the number of attempts so far.
+/// Starts a call to `slow` whose first attempt has failed; returns it with a receiver of its attempts.
 async fn waiting(damper: &Damper) -> (JoinHandle<Response<()>>, mpsc::Receiver<()>) {
     let (tell, mut attempts) = mpsc::channel(8);
     let failing = tower::service_fn(move |_: Request<Body>| {
@@ -78,7 +78,7 @@ fn ended(damper: &Damper, callee: &str, fate: Fate) -> u64 {
     count
 }
 
-/// The kills in force, as a health page would show them.
+/// The kills in force, as a health page lists them.
 fn shown(damper: &Damper) -> Vec<(String, Duration)> {
     let mut shown = Vec::new();
     damper.for_each_kill(|kill: &Kill, left| shown.push((kill.pattern().callee_service.to_string(), left)));
@@ -87,7 +87,7 @@ fn shown(damper: &Damper) -> Vec<(String, Duration)> {
 }
 
 #[tokio::test]
-async fn a_call_in_a_backoff_of_30_s_ends_when_the_kill_arrives_and_later_ones_are_not_repeated() {
+async fn a_kill_ends_a_backoff_of_30_s_at_once() {
     let (_plane, damper, mut stream) = connected(|options| options).await;
     let (call, mut attempts_of_it) = waiting(&damper).await;
     let began = Instant::now();
@@ -104,13 +104,13 @@ async fn a_call_in_a_backoff_of_30_s_ends_when_the_kill_arrives_and_later_ones_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_beside_any_response_is_in_force_before_it_is_acknowledged_and_gone_when_it_is_lifted() {
+async fn a_kill_with_any_response_is_in_force_before_the_ack() {
     let (_plane, damper, mut stream) = connected(|options| options).await;
     let responses = [delta(vec![], &[]), Kind::Bookmark(v1::Bookmark {}), snapshot(vec![rule("a", 1)])];
     for (revision, response) in (10..).step_by(10).zip(responses) {
         stream.exchange_killing(revision, revision, response, vec![kill("a", false, 60)]).await;
         assert_eq!(attempts(&damper, "a").await, 1);
-        // Absent = as before.
+        // Absent: unchanged.
         stream.exchange(revision + 1, revision + 1, delta(vec![rule("c", 9)], &[])).await;
         assert_eq!((attempts(&damper, "a").await, attempts(&damper, "c").await), (1, 3));
         stream.exchange_killing(revision + 2, revision + 2, delta(vec![], &[]), vec![]).await;
@@ -119,7 +119,7 @@ async fn a_kill_beside_any_response_is_in_force_before_it_is_acknowledged_and_go
 }
 
 #[tokio::test]
-async fn a_kill_beside_a_page_does_not_wait_for_the_rest_of_the_snapshot() {
+async fn a_kill_with_a_page_applies_before_the_rest() {
     let (_plane, damper, mut stream) = connected(|options| options).await;
     let (call, _attempts) = waiting(&damper).await;
     let page = |last| Kind::Snapshot(v1::Snapshot { last, ..Default::default() });
@@ -131,19 +131,19 @@ async fn a_kill_beside_a_page_does_not_wait_for_the_rest_of_the_snapshot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_sends_are_refused_also_without_a_rule_until_the_kill_is_lifted() {
+async fn first_attempts_without_a_rule_are_rejected_by_a_kill() {
     let (_plane, damper, mut stream) = connected(|options| options).await;
-    let kills = vec![kill("a", true, 60), kill("nobody", true, 60)];
+    let kills = vec![kill("a", true, 60), kill("unruled", true, 60)];
     stream.exchange_killing(8, 2, delta(vec![], &[]), kills).await;
-    assert_eq!((attempts(&damper, "a").await, attempts(&damper, "nobody").await), (0, 0));
+    assert_eq!((attempts(&damper, "a").await, attempts(&damper, "unruled").await), (0, 0));
     assert_eq!(attempts(&damper, "b").await, 3);
-    assert_eq!((ended(&damper, "a", Fate::Killed), ended(&damper, "nobody", Fate::Killed)), (1, 1));
-    stream.exchange_killing(9, 3, delta(vec![], &[]), vec![kill("nobody", true, 60)]).await;
-    assert_eq!((attempts(&damper, "a").await, attempts(&damper, "nobody").await), (3, 0));
+    assert_eq!((ended(&damper, "a", Fate::Killed), ended(&damper, "unruled", Fate::Killed)), (1, 1));
+    stream.exchange_killing(9, 3, delta(vec![], &[]), vec![kill("unruled", true, 60)]).await;
+    assert_eq!((attempts(&damper, "a").await, attempts(&damper, "unruled").await), (3, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_ends_by_itself_on_a_client_that_has_lost_the_control_plane() {
+async fn a_kill_expires_without_a_control_plane() {
     let (plane, damper, mut stream) = connected(|options| options).await;
     let sent = Instant::now();
     stream.exchange_killing(8, 2, delta(vec![], &[]), vec![kill("a", false, 20), kill("b", true, 40)]).await;
@@ -164,7 +164,7 @@ async fn a_kill_ends_by_itself_on_a_client_that_has_lost_the_control_plane() {
     assert_eq!(over, [1, 0]);
 }
 
-/// A folder with what a process kept that was under these kills when it ended.
+/// A state folder of a process that ended under these kills.
 async fn kept(kills: Vec<v1::ActiveKill>) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let (_plane, damper, mut stream) = connected(|options| options.state_dir(folder.path())).await;
@@ -181,29 +181,29 @@ async fn restarted(folder: &Path) -> Damper {
 }
 
 #[tokio::test]
-async fn a_process_restarted_while_cut_off_obeys_a_kill_for_what_is_left_of_its_time() {
+async fn a_restarted_process_applies_a_kill_for_its_time_left() {
     let folder = kept(vec![kill("a", false, 3600), kill("b", true, 3600), kill("slow", true, 0)]).await;
     let damper = restarted(folder.path()).await;
     assert_eq!((attempts(&damper, "a").await, attempts(&damper, "b").await), (1, 0));
     let shown = shown(&damper);
     let callees: Vec<_> = shown.iter().map(|(callee, _)| callee.as_str()).collect();
-    assert_eq!(callees, ["a", "b"], "what is over is not kept");
+    assert_eq!(callees, ["a", "b"], "expired kills are not stored");
     let hour = Duration::from_secs(3600);
     assert!(shown.iter().all(|(_, left)| *left <= hour && *left > hour - PATIENCE), "{shown:?}");
     assert_eq!(damper.status().kills, 2);
 }
 
 #[tokio::test]
-async fn a_kill_that_ends_while_the_process_is_down_is_over_when_it_comes_back() {
+async fn a_kill_that_expires_during_a_restart_is_gone() {
     let folder = kept(vec![kill("a", false, 1), kill("b", false, 3600)]).await;
-    // The wall clock decides, and nobody can be asked to move it. Counted from here the kill is over for certain.
+    // The wall clock decides and cannot be moved. Counted from here, the kill has expired for certain.
     tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(1_050))).await.unwrap();
     let damper = restarted(folder.path()).await;
     assert_eq!((attempts(&damper, "a").await, attempts(&damper, "b").await), (3, 1));
 }
 
 #[tokio::test]
-async fn a_process_that_comes_back_to_its_control_plane_forgets_what_was_lifted_meanwhile() {
+async fn a_restarted_process_drops_kills_that_were_ended() {
     let folder = kept(vec![kill("a", true, 3600)]).await;
     let mut plane = ControlPlane::start().await;
     let damper = Damper::connect(plane.options().state_dir(folder.path())).unwrap();
@@ -214,11 +214,11 @@ async fn a_process_that_comes_back_to_its_control_plane_forgets_what_was_lifted_
     drop(stream);
     damper.shutdown().await;
     let again = restarted(folder.path()).await;
-    assert_eq!(attempts(&again, "a").await, 3, "the disk knows as well");
+    assert_eq!(attempts(&again, "a").await, 3, "the state file is updated too");
 }
 
 #[tokio::test]
-async fn hostile_kills_are_refused_by_name_and_the_others_are_in_force() {
+async fn invalid_kills_are_rejected_by_name() {
     let (_plane, damper, mut stream) = connected(|options| options).await;
     let whole = kill("a", false, 60);
     let remaining = |seconds, nanos| Some(prost_types::Duration { seconds, nanos });
@@ -241,14 +241,14 @@ async fn hostile_kills_are_refused_by_name_and_the_others_are_in_force() {
     let ack = stream.exchange_killing(8, 2, delta(vec![], &[]), kills).await;
     assert_eq!(ack.refused.len(), count);
     assert!(ack.refused.iter().all(|refusal| refusal.kill && !refusal.reason.is_empty()));
-    assert!(ack.refused.iter().all(|refusal| refusal.reason.len() <= 2_000), "a reason is a sentence");
+    assert!(ack.refused.iter().all(|refusal| refusal.reason.len() <= 2_000), "a reason is short");
     assert_eq!((attempts(&damper, "a").await, attempts(&damper, "b").await), (1, 3));
     let status = damper.status();
     assert_eq!((status.kills, status.refused), (1, count));
 }
 
 #[tokio::test]
-async fn more_kills_than_there_can_be_end_the_stream_and_change_nothing() {
+async fn too_many_kills_end_the_stream_and_change_nothing() {
     let (mut plane, damper, mut stream) = connected(|options| options).await;
     stream.exchange_killing(8, 2, delta(vec![], &[]), vec![kill("a", false, 60)]).await;
     let many = (0..=damper_core::kill::MAX_KILLS).map(|n| kill(&format!("k{n}"), true, 60)).collect();
@@ -262,7 +262,7 @@ async fn more_kills_than_there_can_be_end_the_stream_and_change_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_report_says_where_the_gates_of_a_route_stand_also_when_only_that_changed() {
+async fn a_report_contains_changed_gates_of_a_route() {
     let (_plane, damper, mut stream) = connected(|options| options).await;
     attempts(&damper, "a").await;
     attempts(&damper, "without-rule").await;
@@ -276,7 +276,7 @@ async fn a_report_says_where_the_gates_of_a_route_stand_also_when_only_that_chan
     stream.exchange_killing(8, 2, delta(vec![], &[]), vec![kill("*", false, 20)]).await;
     let report = stream.report().await;
     assert!(state(&report, "a").unwrap().killed && state(&report, "without-rule").unwrap().killed);
-    // The window empties, the kill ends: each is said, and then there is nothing more to say.
+    // The window empties and the kill ends: each is reported, and nothing after that.
     let mut last = report;
     while state(&last, "a") != Some(v1::RouteState::default()) {
         last = stream.report().await;

@@ -1,4 +1,4 @@
-//! The switch that works without the control plane.
+//! The local override, without a control plane.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::callee::attempts;
 use crate::server::*;
 
 #[tokio::test(start_paused = true)]
-async fn an_override_file_ends_retries_within_6_s_although_the_control_plane_is_away() {
+async fn an_override_file_ends_retries_without_a_control_plane() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mode");
     let mut plane = ControlPlane::start().await;
@@ -31,14 +31,14 @@ async fn an_override_file_ends_retries_within_6_s_although_the_control_plane_is_
     }
     std::fs::write(&file, "obsreve").unwrap();
     tokio::time::sleep(Duration::from_secs(20)).await;
-    assert_eq!(damper.status().override_mode, Some(Mode::Observe), "what it said last stays");
+    assert_eq!(damper.status().override_mode, Some(Mode::Observe), "the last mode stays");
     std::fs::remove_file(&file).unwrap();
     until(&damper, |status| status.override_mode.is_none()).await;
     assert_eq!(attempts(&damper, "a").await, 3);
 }
 
 #[tokio::test]
-async fn the_variable_reduces_rules_from_the_first_call_and_is_told() {
+async fn the_variable_reduces_rules_from_the_first_call() {
     let mut plane = ControlPlane::start().await;
     let options = plane.options().environment(|name| (name == "DAMPER_MODE").then(|| "off".to_owned()));
     let damper = Damper::connect(options).unwrap();
@@ -50,7 +50,7 @@ async fn the_variable_reduces_rules_from_the_first_call_and_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_override_file_that_is_there_at_the_start_comes_before_the_first_rules() {
+async fn an_override_file_applies_before_the_first_rules() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mode");
     std::fs::write(&file, "observe").unwrap();

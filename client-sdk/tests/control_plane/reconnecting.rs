@@ -1,4 +1,4 @@
-//! Streams that break, and the next one.
+//! Broken streams and reconnecting.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn the_next_hello_names_what_is_held_and_what_is_refused() {
 }
 
 #[tokio::test]
-async fn when_a_replica_is_killed_the_other_one_is_asked_and_calls_go_on_meanwhile() {
+async fn calls_continue_when_a_replica_is_killed() {
     let (mut one, mut two) = (ControlPlane::start().await, ControlPlane::start().await);
     let damper = Damper::connect(options([one.url(), two.url()])).unwrap();
     let mut stream = tokio::select! {
@@ -110,7 +110,7 @@ async fn after_a_goodbye_it_connects_again_to_the_other_replica() {
 }
 
 #[tokio::test]
-async fn a_delta_that_does_not_follow_leads_to_another_stream_with_what_is_held() {
+async fn a_delta_out_of_step_leads_to_a_new_stream() {
     let mut plane = ControlPlane::start().await;
     let damper = Damper::connect(plane.options()).unwrap();
     let mut stream = plane.accept().await;
@@ -132,6 +132,6 @@ async fn a_server_that_drops_every_stream_is_not_hammered() {
         drop(stream);
         streams += 1;
     }
-    // The waits come to 0.25, 0.5, 1, 2, 2 ... s on average, where the rules come before the end.
+    // The waits are 0.25, 0.5, 1, 2, 2 ... s on average if rules arrive before the end.
     assert!((5..=85).contains(&streams), "{streams} streams in two minutes");
 }

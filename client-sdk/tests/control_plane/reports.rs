@@ -1,4 +1,4 @@
-//! What the control plane is told about the calls.
+//! Reports to the control plane.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -34,7 +34,7 @@ async fn a_server_layer_made_after_the_hello_is_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_report_says_what_became_of_the_calls_of_each_route() {
+async fn a_report_contains_the_fates_of_each_route() {
     let (_plane, damper, mut stream) = ruled().await;
     for callee in ["a", "a", "without-rule"] {
         attempts(&damper, callee).await;
@@ -67,9 +67,9 @@ async fn a_report_says_what_became_of_the_calls_of_each_route() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_routes_that_changed_are_reported_but_all_of_them_on_a_new_stream() {
+async fn changed_routes_are_reported_and_all_on_a_new_stream() {
     let (mut plane, damper, mut stream) = ruled().await;
-    // Without a rule a route has no gates whose state is news by itself.
+    // Without a rule a route has no gates that change on their own.
     attempts(&damper, "c").await;
     attempts(&damper, "b").await;
     assert_eq!(callees(&stream.report().await), ["b", "c"]);
@@ -78,34 +78,34 @@ async fn only_routes_that_changed_are_reported_but_all_of_them_on_a_new_stream()
     assert_eq!(callees(&second), ["b"]);
     assert_eq!(second.routes[0].calls, 2, "cumulative");
     let quiet = tokio::time::timeout(Duration::from_secs(30), stream.hear()).await;
-    assert!(quiet.is_err(), "nothing happened, nothing to say");
+    assert!(quiet.is_err(), "no changes, no report");
     drop(stream);
     assert_eq!(callees(&plane.accept().await.report().await), ["b", "c"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_did_not_end_well_are_told_once_and_only_the_latest_five() {
+async fn the_latest_five_failed_calls_are_reported_once() {
     let (mut plane, damper, mut stream) = ruled().await;
     stream.report().await;
     for _ in 0..12 {
         attempts(&damper, "b").await;
-        // More than five in a second are not told at all.
+        // At most five in a second are reported.
         tokio::time::advance(Duration::from_millis(300)).await;
     }
     let report = stream.report().await;
     let [route] = report.routes.as_slice() else { panic!("{report:?}") };
     assert_eq!((route.calls, route.failed_calls.len()), (12, 5));
     let ended: Vec<_> = route.failed_calls.iter().map(|call| call.ended_at.unwrap()).collect();
-    assert!(ended.is_sorted_by_key(|at| (at.seconds, at.nanos)), "the latest last: {ended:?}");
+    assert!(ended.is_sorted_by_key(|at| (at.seconds, at.nanos)), "latest last: {ended:?}");
     assert!(route.failed_calls.iter().all(|call| call.code() == v1::Code::Unavailable));
     drop(stream);
     let again = plane.accept().await.report().await;
     assert_eq!(callees(&again), ["b"]);
-    assert!(again.routes[0].failed_calls.is_empty(), "the counters alone are told again");
+    assert!(again.routes[0].failed_calls.is_empty(), "only the counters are reported again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_report_says_what_was_served_and_only_what_changed() {
+async fn a_report_contains_changed_served_methods() {
     let (mut plane, damper, mut stream) = ruled().await;
     let limit = guard("orders", 8, repeats(v1::Mode::Enforce, 2));
     let observed = guard("*", 8, repeats(v1::Mode::Observe, 1));
@@ -154,7 +154,7 @@ async fn the_server_sets_how_often() {
         stream.report().await;
         let waited = since.elapsed().as_millis();
         assert!(expected.contains(&waited), "{seconds} s: {waited} ms");
-        // The next settings must not come before this wait began.
+        // The next settings must arrive after this wait began.
         stream.say(7, 0, Kind::Bookmark(v1::Bookmark {})).await;
     }
 }
@@ -164,7 +164,7 @@ async fn a_pace_that_changes_all_the_time_puts_no_report_off() {
     let (_plane, damper, mut stream) = ruled().await;
     attempts(&damper, "b").await;
     let begun = Instant::now();
-    // Somebody looks at the figures every half second, and each look is over at once.
+    // A watcher comes every half second and leaves at once.
     for look in 0..40 {
         let interval = if look % 2 == 0 { Duration::from_secs(1) } else { Duration::from_secs(5) };
         let interval = prost_types::Duration::try_from(interval).ok();
@@ -182,22 +182,22 @@ async fn the_last_calls_are_reported_when_it_shuts_down() {
     stream.report().await;
     attempts(&damper, "a").await;
     let begun = Instant::now();
-    let heard = async {
+    let received = async {
         let report = stream.report().await;
         assert_eq!(callees(&report), ["a"]);
         assert!(stream.hear().await.is_none(), "then the stream ends");
         drop(stream);
     };
-    tokio::join!(damper.shutdown(), heard);
+    tokio::join!(damper.shutdown(), received);
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_reads_nothing_holds_up_no_rules_and_misses_no_call_in_the_end() {
+async fn a_server_that_does_not_read_delays_no_rules_and_no_calls() {
     let (_plane, damper, stream) = ruled().await;
     let interval = Some(prost_types::Duration { seconds: 1, nanos: 0 });
     stream.say(7, 0, Kind::ReportSettings(v1::ReportSettings { interval, token_ends_at: None })).await;
-    // 40 reports of 100 KiB: far more than HTTP/2 and the client keep for a server that does not read.
+    // 40 reports of 100 KiB: more than HTTP/2 and the client queue for a server that does not read.
     let callees: Vec<_> = (0..250).map(|i| format!("{i:-<250}")).collect();
     for round in 1..=40 {
         for callee in &callees {

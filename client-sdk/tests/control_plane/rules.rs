@@ -1,4 +1,4 @@
-//! What the server sends, in force before it is answered.
+//! Responses of the server, applied before the ack.
 
 use damper_proto::v1;
 use damper_proto::v1::server_message::Kind;
@@ -21,7 +21,7 @@ fn reasons(ack: &v1::Ack) -> Vec<(&str, u64, &str)> {
 }
 
 #[tokio::test]
-async fn a_first_hello_says_who_this_is_and_that_it_holds_nothing() {
+async fn a_first_hello_has_the_identity_and_no_position() {
     let mut plane = ControlPlane::start().await;
     let _damper = Damper::connect(plane.options().instance_id("i-1")).unwrap();
     let hello = plane.accept().await.hello;
@@ -74,7 +74,7 @@ async fn deltas_change_and_remove_rules() {
 }
 
 #[tokio::test]
-async fn a_rule_it_cannot_accept_is_refused_with_the_reason_and_the_others_apply() {
+async fn an_invalid_rule_is_rejected_and_the_others_apply() {
     let mut plane = ControlPlane::start().await;
     let (damper, mut stream) = connected(&mut plane).await;
     stream.exchange(7, 1, snapshot(vec![rule("*", 1), rule("known", 2)])).await;
@@ -114,12 +114,12 @@ async fn an_older_response_is_ignored_and_answered_with_what_is_held() {
     assert_eq!(stream.exchange(5, 3, snapshot(vec![])).await.revision, 7);
     assert_eq!(attempts(&damper, "a").await, 3);
     stream.say_in("other", 2, 4, snapshot(vec![])).await;
-    assert_eq!(stream.ack().await.revision, 2, "another epoch may begin anywhere");
+    assert_eq!(stream.ack().await.revision, 2, "another epoch may have any revision");
     assert_eq!(attempts(&damper, "a").await, 1);
 }
 
 #[tokio::test]
-async fn what_only_a_newer_server_says_is_passed_over() {
+async fn messages_of_newer_servers_are_ignored() {
     let mut plane = ControlPlane::start().await;
     let (damper, mut stream) = connected(&mut plane).await;
     stream.say_nothing_known().await;

@@ -1,7 +1,7 @@
-//! A control plane whose every word a test decides, over a real socket.
+//! A scripted control plane over a real socket.
 //!
-//! It accepts streams and hands each to the test; what the client says is read from it, what the server says
-//! is sent through it. Nothing here decides, so that a test shows the whole conversation.
+//! It accepts streams and passes each to the test, which reads the client's messages and sends the server's.
+//! It decides nothing, so that a test shows the whole exchange.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,14 +22,14 @@ use tonic::transport::ServerTlsConfig;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Streaming};
 
-/// Longer than anything here takes on a busy machine; reaching it is a failure.
+/// Longer than any step takes on a busy machine; reaching it is a failure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct ControlPlane {
     pub(crate) address: SocketAddr,
     streams: mpsc::Receiver<Stream>,
     serving: JoinHandle<()>,
-    /// The token that must be shown; none = nobody is asked.
+    /// Required token; `None` accepts all.
     pub(crate) asks_for: Arc<Mutex<Option<String>>>,
     refused: Arc<AtomicUsize>,
     scheme: &'static str,
@@ -37,9 +37,9 @@ pub(crate) struct ControlPlane {
 
 pub(crate) struct Stream {
     pub(crate) hello: v1::Hello,
-    /// What was shown as `authorization`.
+    /// Value of `authorization`.
     pub(crate) shown: Option<String>,
-    /// The certificate of the connection.
+    /// Certificate of the connection.
     pub(crate) certificate: Option<Vec<u8>>,
     from_client: Streaming<v1::ClientMessage>,
     to_client: mpsc::Sender<Result<v1::ServerMessage, tonic::Status>>,
@@ -65,7 +65,7 @@ impl Distribution for Service {
         if let Some(token) = asked.filter(|token| shown != Some(format!("Bearer {token}"))) {
             self.refused.fetch_add(1, Ordering::SeqCst);
             drop(token);
-            // A server that is careless with what it was shown.
+            // A server that echoes the token.
             return Err(tonic::Status::unauthenticated(format!("{shown:?} is not known here")));
         }
         let certificates = request.peer_certs();
@@ -77,7 +77,7 @@ impl Distribution for Service {
         };
         let (to_client, answers) = mpsc::channel(64);
         let stream = Stream { hello, shown, certificate, from_client, to_client };
-        self.accepted.send(stream).await.map_err(|_| tonic::Status::unavailable("the test is over"))?;
+        self.accepted.send(stream).await.map_err(|_| tonic::Status::unavailable("the test has ended"))?;
         Ok(Response::new(ReceiverStream::new(answers)))
     }
 }
@@ -92,7 +92,7 @@ impl ControlPlane {
         Self::serve(listener, tonic::transport::Server::builder(), "http")
     }
 
-    /// Over TLS, and by the real clock: handshakes and files take theirs.
+    /// With TLS, on the real clock: handshakes and files take time.
     pub(crate) async fn start_tls(config: ServerTlsConfig) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = tonic::transport::Server::builder().tls_config(config).unwrap();
@@ -111,7 +111,7 @@ impl ControlPlane {
         Self { address, streams, serving, asks_for, refused, scheme }
     }
 
-    /// How often somebody was not let in.
+    /// Number of streams denied.
     pub(crate) fn refused(&self) -> usize {
         self.refused.load(Ordering::SeqCst)
     }
@@ -125,12 +125,12 @@ impl ControlPlane {
         options([self.url()])
     }
 
-    /// The next stream that a client opens.
+    /// Accepts the next stream.
     pub(crate) async fn accept(&mut self) -> Stream {
         soon(self.streams.recv()).await.unwrap()
     }
 
-    /// The sockets close, as when the process is killed.
+    /// Closes the sockets, as if the process were killed.
     pub(crate) async fn kill(self) {
         self.serving.abort();
         let _ = self.serving.await;
@@ -148,7 +148,7 @@ impl Stream {
         self.to_client.send(Ok(message)).await.unwrap();
     }
 
-    /// With all kills there are beside it.
+    /// Sends a message with the full set of kills.
     pub(crate) async fn say_killing(
         &self,
         revision: u64,
@@ -161,7 +161,7 @@ impl Stream {
         self.to_client.send(Ok(message)).await.unwrap();
     }
 
-    /// Sends a response with kills beside it and takes its answer.
+    /// Sends a response with kills and returns the ack.
     pub(crate) async fn exchange_killing(
         &mut self,
         revision: u64,
@@ -175,48 +175,48 @@ impl Stream {
         ack
     }
 
-    /// Says it if the client still listens.
+    /// Sends a message if the client still reads.
     pub(crate) async fn try_say(&self, revision: u64, nonce: u64, kind: Kind) -> bool {
         let epoch = "e".to_owned();
         let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind), kills: None, commit: 0 };
         soon(self.to_client.send(Ok(message))).await.is_ok()
     }
 
-    /// Ends the stream so.
+    /// Ends the stream with this status.
     pub(crate) async fn end_with(self, status: tonic::Status) {
         self.to_client.send(Err(status)).await.unwrap();
     }
 
-    /// A message whose kind this client has never heard of.
+    /// Sends a message of a kind that this client does not know.
     pub(crate) async fn say_nothing_known(&self) {
         self.to_client.send(Ok(v1::ServerMessage::default())).await.unwrap();
     }
 
-    /// The next message of the client; none once it has closed its side.
+    /// Returns the next message of the client; `None` once it has closed its half.
     pub(crate) async fn hear(&mut self) -> Option<FromClient> {
         soon(self.from_client.message()).await.ok().flatten().map(|message| message.kind.unwrap())
     }
 
-    /// The next answer; reports in between are passed over.
+    /// Returns the next ack; skips reports.
     pub(crate) async fn ack(&mut self) -> v1::Ack {
         loop {
             match self.hear().await {
                 Some(FromClient::Ack(ack)) => return ack,
                 Some(FromClient::Report(_)) => {}
-                other => panic!("expected an answer, heard {other:?}"),
+                other => panic!("expected an ack, received {other:?}"),
             }
         }
     }
 
-    /// The next report.
+    /// Returns the next report.
     pub(crate) async fn report(&mut self) -> v1::Report {
         match self.hear().await {
             Some(FromClient::Report(report)) => report,
-            other => panic!("expected a report, heard {other:?}"),
+            other => panic!("expected a report, received {other:?}"),
         }
     }
 
-    /// Sends a response and takes its answer.
+    /// Sends a response and returns the ack.
     pub(crate) async fn exchange(&mut self, revision: u64, nonce: u64, kind: Kind) -> v1::Ack {
         self.say(revision, nonce, kind).await;
         let ack = self.ack().await;
@@ -225,8 +225,8 @@ impl Stream {
     }
 }
 
-/// A paused clock jumps to the next timer as soon as no task can go on, also while bytes are on their way
-/// through the system. A blocking task holds it, so this lets it go 100 ms at a time, 5 ms apart.
+/// A paused clock jumps to the next timer whenever no task can run, even while bytes are in transit. A
+/// blocking task stops it, and this one advances it by 100 ms every 5 ms.
 pub(crate) fn pace_the_clock() {
     tokio::spawn(async {
         loop {
@@ -240,12 +240,12 @@ pub(crate) fn options<const N: usize>(endpoints: [String; N]) -> Options {
     Options::new(endpoints).service("orders").cluster("online").environment(|_| None)
 }
 
-/// Waits for something that must come.
+/// Waits for an event that must occur.
 pub(crate) async fn soon<T>(coming: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, coming).await.expect("what was awaited did not come")
+    tokio::time::timeout(PATIENCE, coming).await.expect("the event did not occur")
 }
 
-/// Waits until the status is as expected. There is no event for a status, so it is looked at now and then.
+/// Polls until the status is as expected.
 pub(crate) async fn until(damper: &Damper, expected: impl Fn(&Status) -> bool) -> Status {
     soon(async {
         loop {
@@ -264,7 +264,7 @@ pub(crate) fn pattern(callee: &str) -> v1::Pattern {
 }
 
 pub(crate) fn policy() -> v1::Policy {
-    // Without waits and without the breaker every failing call makes all its attempts, at once.
+    // Without waits and breaker every failing call makes all its attempts at once.
     let retry = Some(Retry { max_attempts: 3, backoff: Backoff::Always(Waits::None), ..Retry::default() });
     (&Policy { retry, retry_breaker: None, ..Policy::new(Mode::Enforce) }).into()
 }
@@ -274,7 +274,7 @@ pub(crate) fn rule(callee: &str, revision: u64) -> v1::DistributedRule {
     v1::DistributedRule { key: Some(pattern(callee)), revision, kind }
 }
 
-/// A rule with a mode of the future.
+/// A rule with an unknown mode.
 pub(crate) fn unknown_rule(callee: &str, revision: u64) -> v1::DistributedRule {
     let kind = Some(v1::distributed_rule::Kind::Policy(v1::Policy { mode: 77, ..policy() }));
     v1::DistributedRule { key: Some(pattern(callee)), revision, kind }
@@ -290,7 +290,7 @@ pub(crate) fn at_most(max_attempts: u32) -> v1::Ceiling {
     v1::Ceiling { max_attempts: Some(max_attempts), ..v1::Ceiling::default() }
 }
 
-/// A ceiling of the repeats that are served: so many, and no share of the first sends.
+/// A ceiling for served retries: this number, and no share of first attempts.
 pub(crate) fn repeats(mode: v1::Mode, min: u32) -> v1::Ceiling {
     let limit = v1::RepeatLimit { mode: mode.into(), ratio: Some(0.001), min: Some(min) };
     v1::Ceiling { repeat_limit: Some(limit), ..v1::Ceiling::default() }

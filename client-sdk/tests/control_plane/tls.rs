@@ -1,4 +1,4 @@
-//! Control planes over TLS, honest ones and others, by the real clock.
+//! Control planes over TLS, sound and misbehaving ones, on the real clock.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -15,21 +15,21 @@ use crate::certificates::{Authority, Files, Pair};
 use crate::hostile::{PANICS, count_panics};
 use crate::server::*;
 
-/// Why there is no stream; it must not have been one.
+/// Returns the reason why there is no stream.
 async fn problem(options: Options) -> String {
     let damper = Damper::connect(options).unwrap();
     let status = until(&damper, |status| status.last_problem.is_some()).await;
     assert!(!status.connected && !status.denied && status.source == Source::BuiltIn, "{status:?}");
-    assert_eq!(attempts(&damper, "a").await, 1, "calls go on");
+    assert_eq!(attempts(&damper, "a").await, 1, "calls continue");
     status.last_problem.unwrap()
 }
 
-async fn says(options: Options, words: &str) {
+async fn problem_contains(options: Options, words: &str) {
     let problem = problem(options).await;
     assert!(problem.contains(words), "{problem}");
 }
 
-/// A peer that says these bytes to everybody, having heard something, and then waits.
+/// A peer that sends these bytes to every client after its first bytes, and then waits.
 async fn saying(bytes: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -45,7 +45,7 @@ async fn saying(bytes: &'static [u8]) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn rules_come_over_tls_from_a_server_that_a_trusted_authority_vouches_for() {
+async fn rules_arrive_over_tls_from_a_trusted_server() {
     let (authority, files) = (Authority::new(), Files::new());
     let mut plane = ControlPlane::start_tls(authority.server()).await;
     let ca = files.write("ca.pem", &authority.pem);
@@ -58,7 +58,7 @@ async fn rules_come_over_tls_from_a_server_that_a_trusted_authority_vouches_for(
 }
 
 #[tokio::test]
-async fn a_server_certificate_of_no_use_is_said_why() {
+async fn an_invalid_server_certificate_is_explained() {
     let (authority, other, files) = (Authority::new(), Authority::new(), Files::new());
     let ca = files.write("ca.pem", &authority.pem);
     let long_ago = authority.issue_with(&["127.0.0.1"], |params| {
@@ -75,14 +75,14 @@ async fn a_server_certificate_of_no_use_is_said_why() {
     ];
     for (pair, words) in table {
         let plane = ControlPlane::start_tls(pair.server()).await;
-        says(plane.options().ca_file(&ca), words).await;
+        problem_contains(plane.options().ca_file(&ca), words).await;
     }
     let plane = ControlPlane::start_tls(authority.server()).await;
-    says(plane.options(), "unknown authority").await;
+    problem_contains(plane.options(), "unknown authority").await;
 }
 
 #[tokio::test]
-async fn a_certificate_can_be_for_another_name_where_that_is_said() {
+async fn a_certificate_can_match_the_configured_name() {
     let (authority, files) = (Authority::new(), Files::new());
     let mut plane = ControlPlane::start_tls(authority.issue(&["damper.example.org"]).server()).await;
     let ca = files.write("ca.pem", &authority.pem);
@@ -91,7 +91,7 @@ async fn a_certificate_can_be_for_another_name_where_that_is_said() {
 }
 
 #[tokio::test]
-async fn a_client_certificate_is_shown_where_one_is_required_and_its_renewal_is_used() {
+async fn a_required_client_certificate_is_sent_and_renewed() {
     let (authority, clients, files) = (Authority::new(), Authority::new(), Files::new());
     let mut plane = ControlPlane::start_tls(authority.server_that_asks(&clients)).await;
     let ca = files.write("ca.pem", &authority.pem);
@@ -109,12 +109,12 @@ async fn a_client_certificate_is_shown_where_one_is_required_and_its_renewal_is_
 }
 
 #[tokio::test]
-async fn without_the_certificate_that_is_required_the_problem_says_so() {
+async fn a_missing_client_certificate_is_explained() {
     let (authority, clients, files) = (Authority::new(), Authority::new(), Files::new());
     let plane = ControlPlane::start_tls(authority.server_that_asks(&clients)).await;
     let ca = files.write("ca.pem", &authority.pem);
-    says(plane.options().ca_file(&ca), "require").await;
-    // One of another authority, too, is not let in, whatever is left of the server's reason.
+    problem_contains(plane.options().ca_file(&ca), "require").await;
+    // A certificate of another authority is rejected too, even if the server's reason is lost.
     let (cert, key) = files.write_pair(&authority.issue(&["orders"]));
     problem(plane.options().ca_file(&ca).client_certificate(cert, key)).await;
 }
@@ -131,35 +131,35 @@ async fn files_that_come_later_are_used_then() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_not_the_certificates_is_said() {
+async fn a_key_of_another_certificate_is_explained() {
     let (authority, files) = (Authority::new(), Files::new());
     let plane = ControlPlane::start_tls(authority.server()).await;
     let mixed = Pair { key: authority.issue(&["x"]).key, ..authority.issue(&["x"]) };
     let (cert, key) = files.write_pair(&mixed);
     let ca = files.write("ca.pem", &authority.pem);
-    says(plane.options().ca_file(ca).client_certificate(cert, key), "does not belong").await;
+    problem_contains(plane.options().ca_file(ca).client_certificate(cert, key), "does not belong").await;
 }
 
 #[tokio::test]
-async fn a_peer_of_old_times_and_one_that_speaks_no_tls_are_said() {
+async fn peers_without_current_tls_are_explained() {
     // A fatal alert `protocol_version`, in TLS 1.1's record.
     let old = saying(&[21, 3, 2, 0, 2, 2, 70]).await;
-    says(options([format!("https://{old}")]), "neither TLS 1.2 nor 1.3").await;
+    problem_contains(options([format!("https://{old}")]), "neither TLS 1.2 nor 1.3").await;
     let plain = saying(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
-    says(options([format!("https://{plain}")]), "does not speak TLS").await;
+    problem_contains(options([format!("https://{plain}")]), "does not speak TLS").await;
     let plane = ControlPlane::start().await;
-    says(options([format!("https://{}", plane.address)]), "does not speak TLS").await;
-    // An alert `unexpected_message`, as TLS answers what is none, and HTTP/1.
+    problem_contains(options([format!("https://{}", plane.address)]), "does not speak TLS").await;
+    // An alert `unexpected_message`, TLS's response to other protocols, and HTTP/1.
     for other in [&[21, 3, 3, 0, 2, 2, 10][..], b"HTTP/1.1 400 Bad Request\r\n\r\n"] {
         let peer = saying(other).await;
-        says(options([format!("http://{peer}")]), "use an https:// address").await;
+        problem_contains(options([format!("http://{peer}")]), "use an https:// address").await;
     }
     let guarded = ControlPlane::start_tls(Authority::new().server()).await;
-    says(options([format!("http://{}", guarded.address)]), "use an https:// address").await;
+    problem_contains(options([format!("http://{}", guarded.address)]), "use an https:// address").await;
 }
 
 #[tokio::test]
-async fn one_that_hangs_in_the_handshake_is_left_in_time_for_the_others() {
+async fn a_hanging_handshake_does_not_block_the_other_replicas() {
     let (authority, files) = (Authority::new(), Files::new());
     let mut plane = ControlPlane::start_tls(authority.server()).await;
     let hangs = saying(&[]).await;
@@ -169,7 +169,7 @@ async fn one_that_hangs_in_the_handshake_is_left_in_time_for_the_others() {
     let damper = Damper::connect(options).unwrap();
     assert_eq!(attempts(&damper, "a").await, 1);
     plane.accept().await;
-    // Which one comes first is drawn; the handshake has 5 s.
+    // The order is random; the handshake has 5 s.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     let alone = crate::server::options([format!("https://{hangs}")]).ca_file(ca);
     let begun = Instant::now();
@@ -180,7 +180,7 @@ async fn one_that_hangs_in_the_handshake_is_left_in_time_for_the_others() {
 #[tokio::test]
 async fn no_peer_makes_anything_panic() {
     const PEERS: [&[u8]; 6] = [
-        // Records of no length, of the greatest length, of no kind; a ServerHello that is none; noise.
+        // Records of no length, of maximum length, of unknown kind; an invalid ServerHello; noise.
         &[22, 3, 3, 0, 0],
         &[22, 3, 3, 0xff, 0xff, 2, 0, 0, 0],
         &[99, 99, 99, 0, 1, 7],

@@ -1,4 +1,4 @@
-//! Tokens: shown, refused, renewed, and never printed.
+//! Tokens: sent, denied, renewed, and never printed.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::server::*;
 
 const SECRET: &str = "damper_abc_verysecret";
 
-/// Everything that is logged, as text.
+/// Everything logged, as text.
 #[derive(Clone, Default)]
 struct Logged(Arc<Mutex<Vec<u8>>>);
 
@@ -39,7 +39,7 @@ impl MakeWriter<'_> for Logged {
 }
 
 impl Logged {
-    /// Logs of this thread, of all levels and libraries, until the guard is dropped.
+    /// Records logs of this thread, of all levels and libraries, until the guard is dropped.
     fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
         let logged = Self::default();
         let builder = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false);
@@ -52,7 +52,7 @@ impl Logged {
 }
 
 #[tokio::test]
-async fn a_token_is_shown_and_a_renewed_file_is_read_for_the_next_stream() {
+async fn a_renewed_token_file_is_read_for_the_next_stream() {
     let mut plane = ControlPlane::start().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
@@ -74,21 +74,24 @@ async fn without_a_token_nothing_is_shown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_not_let_in_says_so_once_and_tries_rarely_until_it_is() {
+async fn denied_access_is_logged_once_and_retried_rarely() {
     let (logged, _guard) = Logged::begin();
     let mut plane = ControlPlane::start().await;
     *plane.asks_for.lock().unwrap() = Some(SECRET.to_owned());
     let damper = Damper::connect(plane.options().token("wrong")).unwrap();
     let status = until(&damper, |status| status.denied).await;
     let problem = status.last_problem.unwrap();
-    assert!(problem.contains("does not let this process in: Unauthenticated"), "{problem}");
-    assert!(!problem.contains("wrong"), "what was shown is not repeated: {problem}");
+    assert!(problem.contains("access denied by the control plane: Unauthenticated"), "{problem}");
+    assert!(!problem.contains("wrong"), "the token is not printed: {problem}");
     assert_eq!((status.source, attempts(&damper, "a").await), (Source::BuiltIn, 1));
     tokio::time::sleep(Duration::from_secs(300)).await;
-    // Uniform in 0..20 s.
+    // Uniform in 0 to 20 s.
     assert!((15..=60).contains(&plane.refused()), "{} tries in five minutes", plane.refused());
     let text = logged.text();
-    let warnings = text.lines().filter(|line| line.contains("WARN") && line.contains("not let in")).count();
+    let warnings = text
+        .lines()
+        .filter(|line| line.contains("WARN") && line.contains("access denied by the control plane; retrying"))
+        .count();
     assert_eq!(warnings, 1, "{text}");
     *plane.asks_for.lock().unwrap() = None;
     let mut stream = plane.accept().await;
@@ -98,7 +101,7 @@ async fn who_is_not_let_in_says_so_once_and_tries_rarely_until_it_is() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_over_in_the_middle_of_a_stream_is_read_anew_at_once() {
+async fn a_token_that_expires_during_a_stream_is_read_again() {
     let mut plane = ControlPlane::start().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
@@ -108,10 +111,10 @@ async fn a_token_that_is_over_in_the_middle_of_a_stream_is_read_anew_at_once() {
     stream.exchange(7, 1, snapshot(vec![rule("a", 1)])).await;
     std::fs::write(&file, "second").unwrap();
     let ended = Instant::now();
-    stream.end_with(tonic::Status::unauthenticated("the token is over")).await;
+    stream.end_with(tonic::Status::unauthenticated("the token has expired")).await;
     assert_eq!(plane.accept().await.shown.as_deref(), Some("Bearer second"));
     assert!(ended.elapsed() < Duration::from_secs(10), "{:?}", ended.elapsed());
-    assert_eq!(attempts(&damper, "a").await, 3, "what is held stays in force");
+    assert_eq!(attempts(&damper, "a").await, 3, "rules stay in force");
 }
 
 #[tokio::test(start_paused = true)]
@@ -142,12 +145,12 @@ async fn the_end_of_a_token_that_is_near_is_logged() {
     let pace = |token_ends_at| v1::ReportSettings { interval, token_ends_at };
     stream.say(7, 0, Kind::ReportSettings(pace(None))).await;
     stream.exchange(7, 1, snapshot(vec![])).await;
-    assert!(!logged.text().contains("ends soon"));
+    assert!(!logged.text().contains("expires soon"));
     let end = Some(prost_types::Timestamp { seconds: 2_000_000_000, nanos: 0 });
     stream.say(7, 0, Kind::ReportSettings(pace(end))).await;
     stream.exchange(8, 2, delta(vec![], &[])).await;
     let text = logged.text();
-    let warning = text.lines().find(|line| line.contains("ends soon")).expect("it is logged");
+    let warning = text.lines().find(|line| line.contains("expires soon")).expect("it is logged");
     assert!(warning.contains("WARN") && warning.contains("2033-05-18"), "{warning}");
     drop(damper);
 }
@@ -196,12 +199,12 @@ async fn where_one_replica_denies_us_the_other_is_asked_at_once() {
             }
         };
         stream.exchange(7, 1, snapshot(vec![])).await;
-        // One that lags behind, or has other settings, and comes first in the next round.
+        // A replica that lags behind or has other settings, and comes first in the next round.
         *other.asks_for.lock().unwrap() = Some(SECRET.to_owned());
         stream.end_with(tonic::Status::unavailable("restarting")).await;
         let since = Instant::now();
         let stream = one.accept().await;
-        // At most 0.5 s, and what a busy machine makes of it while the clock is paced.
+        // At most 0.5 s, plus delays of a busy machine while the clock is paced.
         assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
         assert_eq!(other.refused(), 1);
         stream.say(7, 0, Kind::Bookmark(v1::Bookmark {})).await;
@@ -217,14 +220,14 @@ async fn nothing_secret_is_logged_at_any_level() {
     let mut stream = plane.accept().await;
     assert_eq!(stream.shown, Some(format!("Bearer {SECRET}")));
     stream.exchange(7, 1, snapshot(vec![])).await;
-    // A server that says back what it was shown: in a goodbye, in a status, in a denial.
+    // A server that echoes the token: in a goodbye, a status and a denial.
     let goodbye = v1::Goodbye { reason: format!("no more of {SECRET}") };
     stream.say(7, 0, Kind::Goodbye(goodbye)).await;
     plane.accept().await.end_with(tonic::Status::internal(format!("a bug with {SECRET}"))).await;
     *plane.asks_for.lock().unwrap() = Some("another".to_owned());
     let status = until(&damper, |status| status.denied).await;
     let text = logged.text();
-    assert!(text.contains("TRACE") && text.contains("h2"), "the libraries are heard");
+    assert!(text.contains("TRACE") && text.contains("h2"), "logs of libraries are recorded");
     assert!(text.contains("[token]"), "{text}");
     assert!(!text.contains("verysecret"), "{text}");
     assert!(!format!("{status:?} {damper:?}").contains("verysecret"));

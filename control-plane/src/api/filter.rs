@@ -1,4 +1,4 @@
-//! Which rules, guards or routes are listed.
+//! Filters of the list requests, for rules, guards and routes.
 
 use damper_proto::{convert, v1};
 use prost::Message as _;
@@ -7,7 +7,7 @@ use crate::state::error::ApiError;
 use crate::state::snapshot::Snapshot;
 use crate::write::digest::Digest;
 
-/// What is listed: each said part must be equal, the text must be part of any name.
+/// A filter: each set field must be equal, and the text must be part of any name.
 pub(crate) struct ListFilter {
     wire: v1::RuleFilter,
 }
@@ -21,37 +21,34 @@ impl ListFilter {
         }
     }
 
-    /// A filter of things that have no mode.
+    /// Reads a filter of resources without a mode.
     pub(crate) fn without_mode(
         path: &str,
         wire: Option<v1::RuleFilter>,
         what: &str,
     ) -> Result<Self, ApiError> {
         if wire.as_ref().is_some_and(|filter| filter.mode.is_some()) {
-            return Err(ApiError::fault(
-                &format!("{path}.mode"),
-                format!("is not for {what}, they have none"),
-            ));
+            return Err(ApiError::fault(&format!("{path}.mode"), format!("must be empty: {what} have none")));
         }
         Self::new(wire)
     }
 
-    /// True if nothing is left out.
+    /// True if nothing is filtered out.
     pub(crate) fn accepts_all(&self) -> bool {
         self.wire == v1::RuleFilter::default()
     }
 
-    /// Stands for the filter in a page token.
+    /// Returns the fingerprint of the filter for page tokens.
     pub(crate) fn digest(&self) -> u64 {
-        Digest::of(&self.wire.encode_to_vec())
+        Digest::hash(&self.wire.encode_to_vec())
     }
 
-    /// Whether what belongs to this owner, or "" to nobody, is listed.
+    /// True if resources of this owner are listed; "" is no owner.
     pub(crate) fn accepts_owner(&self, owner: &str) -> bool {
         self.wire.owner.as_ref().is_none_or(|wanted| wanted == owner)
     }
 
-    /// Whether a route is listed: by its names, and the mode and the owner of its rule.
+    /// True if a route is listed, by its names and the mode and owner of its rule.
     pub(crate) fn accepts_route(&self, table: &Snapshot, names: [&str; 4], stats: &v1::RouteStats) -> bool {
         let owned = || {
             let pattern = stats.rule.as_ref().and_then(|rule| convert::pattern(rule).ok());
@@ -61,7 +58,7 @@ impl ListFilter {
         self.accepts(names, stats.mode) && (self.wire.owner.is_none() || owned())
     }
 
-    /// Whether something is listed that has no names of services, only an id.
+    /// True if a resource is listed that has an id but no service names.
     pub(crate) fn accepts_id(&self, id: &str) -> bool {
         let v1::RuleFilter {
             caller_service,
@@ -76,7 +73,7 @@ impl ListFilter {
         parts.iter().all(|part| part.is_none()) && mode.is_none() && id.contains(text.as_str())
     }
 
-    /// Whether something with these names and this mode is listed, whoever its owner is.
+    /// True if a resource with these names and this mode is listed, under any owner.
     pub(crate) fn accepts(&self, names: [&str; 4], mode: i32) -> bool {
         let v1::RuleFilter {
             caller_service,
@@ -94,7 +91,7 @@ impl ListFilter {
     }
 }
 
-/// The four names of a key.
+/// Returns the four names of a key.
 pub(crate) fn names(key: &v1::Pattern) -> [&str; 4] {
     [&key.caller_service, &key.caller_cluster, &key.callee_service, &key.callee_method]
 }

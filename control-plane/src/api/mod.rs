@@ -1,4 +1,4 @@
-//! The admin API: one folder per service. Reads come from [`crate::cluster`] and [`crate::state`], writes go through
+//! The admin API, one folder per service. Reads use [`crate::cluster`] and [`crate::state`], writes use
 //! [`crate::write`].
 
 pub(crate) mod filter;

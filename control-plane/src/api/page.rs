@@ -1,39 +1,39 @@
-//! Page tokens: where the next page begins, bound to the question that was asked.
+//! Page tokens: the start of the next page, bound to the filter of the request.
 //!
-//! A token is the digest of the filter and the last key of the page before, so that a list can change between
-//! pages without an entry being shown twice or left out that was there all the time.
+//! A token contains the fingerprint of the filter and the last key of the previous page. If the list changes
+//! between pages, no entry is listed twice, and no entry that was always there is omitted.
 
 use damper_core::Pattern;
+use damper_store::key;
 
 use crate::state::error::ApiError;
 use crate::state::resource_key::decoded;
-use damper_store::key;
 
 const DEFAULT_SIZE: u32 = 100;
 const MAX_SIZE: u32 = 1000;
-/// The most bytes of one page; a page ends there even when more entries were asked for.
+/// The most bytes of one page, even if more entries were requested.
 pub(crate) const PAGE_BYTES: usize = 256 << 10;
 
-/// How many entries a page has.
+/// Returns the number of entries per page.
 pub(crate) fn size(asked: u32) -> Result<usize, ApiError> {
     match asked {
         0 => Ok(DEFAULT_SIZE as usize),
         1..=MAX_SIZE => Ok(asked as usize),
-        _ => Err(ApiError::fault("page_size", format!("{asked} is not in 0 to {MAX_SIZE}"))),
+        _ => Err(ApiError::fault("page_size", format!("must be between 0 and {MAX_SIZE}, not {asked}"))),
     }
 }
 
-/// The token of the page that follows `last`.
+/// Returns the token of the page after `last`.
 pub(crate) fn token<const N: usize>(filter: u64, last: [&str; N]) -> String {
     format!("{filter:016x}/{}", key(last))
 }
 
-/// The last key before the page; none for the first.
+/// Returns the last key before the page; `None` for the first page.
 pub(crate) fn start<const N: usize>(filter: u64, token: &str) -> Result<Option<[String; N]>, ApiError> {
     if token.is_empty() {
         return Ok(None);
     }
-    let bad = || ApiError::fault("page_token", "not a token of a list with this filter");
+    let bad = || ApiError::fault("page_token", "is not a token of a list with this filter");
     let (digest, last) = token.split_once('/').ok_or_else(bad)?;
     if digest != format!("{filter:016x}") {
         return Err(bad());
@@ -42,14 +42,14 @@ pub(crate) fn start<const N: usize>(filter: u64, token: &str) -> Result<Option<[
     names.and_then(|names| names.try_into().ok()).map(Some).ok_or_else(bad)
 }
 
-/// The same as a pattern.
+/// Returns the last key before the page as a pattern.
 pub(crate) fn start_pattern(filter: u64, token: &str) -> Result<Option<Pattern>, ApiError> {
     let Some([caller, cluster, callee, method]) = start(filter, token)? else { return Ok(None) };
     let parsed = Pattern::parse(&caller, &cluster, &callee, &method);
-    parsed.map(Some).map_err(|_| ApiError::fault("page_token", "not a token of this list"))
+    parsed.map(Some).map_err(|_| ApiError::fault("page_token", "is not a token of this list"))
 }
 
-/// The entries of one page, and whether there are more: a page ends at its size in entries or in bytes.
+/// Returns the entries of one page, and whether there are more. A page ends at its size in entries or bytes.
 pub(crate) fn page<'a, T: prost::Message + Clone + 'a>(
     entries: impl Iterator<Item = &'a T>,
     size: usize,

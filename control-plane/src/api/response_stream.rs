@@ -1,9 +1,11 @@
-//! Streams of which the end is told: a reader that sees one end well has all of it.
+//! Response streams with a definite end: a reader that sees a stream end without an error has all of it.
 //!
-//! The items go through a channel that is full whenever the reader is slower than the server, so the last word has a
-//! way of its own and waits until they are read. A producer that ends without a word, because it panicked or because
-//! the server is going, has not finished, and its stream ends with an error. A reader that leaves a message unread for
-//! too long is cut off with its connection: HTTP/2 has no other way to be rid of what it was sent.
+//! Items use a channel that is full while the reader is slower than the server. The end uses a channel of its
+//! own and follows the items. If a producer ends without a result, because of a panic or a shutdown, the
+//! stream ends with an error.
+//!
+//! If a message is unread for too long, the connection of the reader is closed: HTTP/2 has no other way to
+//! release the memory.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,6 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use ::metrics::Counter;
+use damper_net::limits::{Limiter, Line};
 use futures_core::Stream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -20,27 +23,25 @@ use tonic::{Request, Status};
 use damper_net::connection::ConnectionInfo;
 
 use crate::state::error::ApiError;
-use damper_net::limits::Limiter;
-use damper_net::limits::Line;
 
-/// The reader of an answer.
+/// The reader of a response stream.
 pub(crate) struct Reader {
     /// `None` only in tests.
     peer: Option<ConnectionInfo>,
-    /// How long one message may wait for it.
+    /// Longest time that a message may wait for the reader.
     within: Duration,
     slow: Counter,
     limiter: Limiter,
     stopping: CancellationToken,
 }
 
-/// The way to a reader.
+/// The sending half of a response stream.
 pub(crate) struct Out<T> {
     items: mpsc::Sender<T>,
     reader: Reader,
 }
 
-/// The reader is gone, or was cut off.
+/// The reader has disconnected or was cut off.
 #[derive(Debug)]
 pub(crate) struct Gone;
 
@@ -66,7 +67,7 @@ impl Reader {
 }
 
 impl<T> Out<T> {
-    /// Sends once there is room; cuts the reader off if it takes too long to make some.
+    /// Sends an item once there is room; closes the connection if the reader takes too long.
     pub(crate) async fn send(&self, item: T) -> Result<(), Gone> {
         let Reader { peer, within, slow, limiter, .. } = &self.reader;
         match timeout(*within, self.items.send(item)).await {
@@ -76,7 +77,7 @@ impl<T> Out<T> {
                 if let Some(peer) = peer {
                     if let Some(left_out) = limiter.line(Line::SlowReader) {
                         let address = peer.address;
-                        tracing::warn!(%address, left_out, "an answer was not read in time; connection closed");
+                        tracing::warn!(%address, left_out, "client did not read a response in time; connection closed");
                     }
                     peer.cut_off();
                 }
@@ -91,10 +92,10 @@ impl<T> Out<T> {
     }
 }
 
-/// What a producer sends, then how it ended.
+/// The items of a producer, then its result.
 pub(crate) struct ResponseStream<T> {
     items: mpsc::Receiver<T>,
-    /// None once it was told.
+    /// `None` after the result was returned.
     end: Option<oneshot::Receiver<Result<(), ApiError>>>,
 }
 
@@ -105,7 +106,7 @@ impl<T: Send + 'static> ResponseStream<T> {
         F: Future<Output = Result<(), ApiError>> + Send + 'static,
     {
         let (out, items) = mpsc::channel(room);
-        let (last_word, end) = oneshot::channel();
+        let (end_sender, end) = oneshot::channel();
         let stopping = reader.stopping.clone();
         let producer = produce(Out { items: out, reader });
         tokio::spawn(async move {
@@ -113,8 +114,8 @@ impl<T: Send + 'static> ResponseStream<T> {
                 ended = producer => ended,
                 () = stopping.cancelled() => Err(ApiError::unavailable("the server is stopping")),
             };
-            // A reader that is gone is told nothing.
-            let _ = last_word.send(ended);
+            // The reader may be gone.
+            let _ = end_sender.send(ended);
         });
         Self { items, end: Some(end) }
     }
@@ -130,7 +131,7 @@ impl<T> Stream for ResponseStream<T> {
         let Some(end) = &mut self.end else { return Poll::Ready(None) };
         let ended = ready!(Pin::new(end).poll(context));
         self.end = None;
-        let ended = ended.unwrap_or_else(|_| Err(ApiError::unavailable("the answer broke off")));
+        let ended = ended.unwrap_or_else(|_| Err(ApiError::unavailable("the response was interrupted")));
         Poll::Ready(ended.err().map(|error| Err(error.into())))
     }
 }
@@ -151,7 +152,7 @@ mod tests {
         Reader { peer: None, within, slow, limiter, stopping: stopping.clone() }
     }
 
-    /// Sends two numbers into a channel with room for one, then ends in its way.
+    /// Sends two numbers into a channel with room for one, then ends with `ended`.
     async fn two(out: Out<u8>, ended: Result<(), ApiError>) -> Result<(), ApiError> {
         for n in [1, 2] {
             if out.send(n).await.is_err() {
@@ -161,43 +162,43 @@ mod tests {
         ended
     }
 
-    async fn told(answer: ResponseStream<u8>) -> (Vec<u8>, Option<Code>) {
+    async fn collected(answer: ResponseStream<u8>) -> (Vec<u8>, Option<Code>) {
         let all: Vec<_> = answer.collect().await;
         let items = all.iter().filter_map(|item| item.as_ref().ok().copied()).collect();
         (items, all.last().and_then(|last| last.as_ref().err()).map(Status::code))
     }
 
     #[tokio::test]
-    async fn the_end_is_told_after_everything_that_was_sent() {
+    async fn end_arrives_after_all_items() {
         let stopping = CancellationToken::new();
         let done = ResponseStream::of(reader(&stopping), 1, |out| two(out, Ok(())));
-        assert_eq!(told(done).await, (vec![1, 2], None));
+        assert_eq!(collected(done).await, (vec![1, 2], None));
         let failed =
             ResponseStream::of(reader(&stopping), 1, |out| two(out, Err(ApiError::Damaged("x".to_owned()))));
-        assert_eq!(told(failed).await, (vec![1, 2], Some(Code::DataLoss)));
+        assert_eq!(collected(failed).await, (vec![1, 2], Some(Code::DataLoss)));
     }
 
     #[tokio::test]
-    async fn a_slow_reader_of_a_server_that_stops_is_told_that_there_was_more() {
+    async fn slow_reader_gets_an_error_when_the_server_stops() {
         let stopping = CancellationToken::new();
         let answer = ResponseStream::of(reader(&stopping), 1, |out| two(out, Ok(())));
         stopping.cancel();
-        // Full with the first number, and nobody reads while the server stops.
+        // The channel is full with the first number, and the reader does not read while the server stops.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
-        let (items, code) = told(answer).await;
+        let (items, code) = collected(answer).await;
         assert!(items.len() < 2, "{items:?}");
         assert_eq!(code, Some(Code::Unavailable));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_does_not_read_is_given_up() {
+    async fn idle_reader_is_cut_off() {
         let stopping = CancellationToken::new();
-        let (told, ended) = oneshot::channel();
+        let (results, ended) = oneshot::channel();
         let answer = ResponseStream::of(reader(&stopping), 1, |out: Out<u8>| async move {
             let sent = [out.send(1).await, out.send(2).await];
-            let _ = told.send(sent.map(|sent| sent.is_ok()));
+            let _ = results.send(sent.map(|sent| sent.is_ok()));
             Ok(())
         });
         assert_eq!(ended.await.unwrap(), [true, false]);
@@ -205,12 +206,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_producer_that_panics_has_not_finished() {
+    async fn panic_of_a_producer_ends_the_stream_with_an_error() {
         let stopping = CancellationToken::new();
         let answer = ResponseStream::of(reader(&stopping), 1, |out: Out<u8>| async move {
             let _ = out.send(1).await;
-            panic!("a defect")
+            panic!("a bug")
         });
-        assert_eq!(told(answer).await, (vec![1], Some(Code::Unavailable)));
+        assert_eq!(collected(answer).await, (vec![1], Some(Code::Unavailable)));
     }
 }

@@ -1,4 +1,4 @@
-//! Who a request comes from, as far as it was proven, and what that allows.
+//! Authenticated caller of a request, and its permissions.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,43 +15,44 @@ use crate::state::tokens::StoredToken;
 use crate::state::tokens::role::Role;
 use crate::state::tokens::scope::Scope;
 
-/// Who a request comes from. A clone costs a reference.
+/// Caller of a request. A clone costs a reference.
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
-    /// Nothing was proven: they may do nothing. Also what is found where no layer said who it is.
+    /// Unauthenticated: no permissions. Also the value without an authentication layer.
     Nobody,
-    /// Nobody is asked: everybody may do everything.
+    /// Authentication is off: all permissions.
     Anybody,
-    /// Whoever has a token.
+    /// Holder of a token.
     Token(Arc<PresentedToken>),
-    /// A service with a client certificate, as its own agent.
+    /// Service with a client certificate, as its own agent.
     Certificate(Arc<ClientCertificate>),
     /// Another replica of this control plane.
     Replica,
 }
 
-/// A token, and how it was shown.
+/// Presented token.
 #[derive(Debug)]
 pub(crate) struct PresentedToken {
     pub(crate) token: Arc<StoredToken>,
-    /// The end of the page's session that stood for it.
+    /// End of the browser session that stands for it.
     pub(crate) session: Option<SystemTime>,
-    /// What the connection's other end proved besides.
+    /// Client certificate of the connection.
     pub(crate) certificate: Option<Arc<ClientCertificate>>,
 }
 
 impl Caller {
-    /// Who was found to be behind a request.
+    /// Returns the caller of a request.
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
         Self::found(request.extensions())
     }
 
-    /// The same of a request's extensions.
+    /// Returns the caller in a request's extensions.
     pub(crate) fn found(extensions: &Extensions) -> Self {
         extensions.get::<Self>().cloned().unwrap_or(Self::Nobody)
     }
 
-    /// What is kept with a change: `token NAME (ID)`, `certificate NAME`; empty = nobody was asked.
+    /// Returns the principal that is stored with a change: `token NAME (ID)`, `certificate NAME`; empty:
+    /// authentication off.
     pub(crate) fn principal(&self) -> String {
         match self {
             Self::Nobody | Self::Anybody => String::new(),
@@ -61,7 +62,7 @@ impl Caller {
         }
     }
 
-    /// The author of what they change, unless they say another.
+    /// Returns the default author of its changes.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Token(shown) => &shown.token.wire.name,
@@ -69,7 +70,7 @@ impl Caller {
         }
     }
 
-    /// What they are; none where they are none of those that there are tokens for.
+    /// Returns its role; `None` if it has none.
     pub(crate) fn role(&self) -> Option<Role> {
         match self {
             Self::Nobody | Self::Replica => None,
@@ -79,7 +80,7 @@ impl Caller {
         }
     }
 
-    /// Whether they may call a method that needs this.
+    /// Checks its permission for a method.
     pub(crate) fn permit(&self, need: AccessLevel) -> Result<(), AccessDenied> {
         match (need, self) {
             (AccessLevel::Nothing, _) | (_, Self::Anybody) => Ok(()),
@@ -96,7 +97,7 @@ impl Caller {
         }
     }
 
-    /// Whether they have at least this role.
+    /// Checks that it has at least this role.
     pub(crate) fn permit_role(&self, needed: Role) -> Result<(), AccessDenied> {
         match self.role() {
             Some(role) if role.reaches(needed) || matches!(self, Self::Anybody) => Ok(()),
@@ -105,7 +106,7 @@ impl Caller {
         }
     }
 
-    /// Whether they may change what concerns everything.
+    /// Checks that it has no scope.
     pub(crate) fn permit_everything(&self, what: &str) -> Result<(), AccessDenied> {
         match self {
             Self::Token(shown) if shown.token.scope.is_limited() && shown.token.role != Role::Admin => {
@@ -115,7 +116,7 @@ impl Caller {
         }
     }
 
-    /// Whether they may write or remove this.
+    /// Checks its permission to write or remove an entry.
     pub(crate) fn permit_write(&self, subject: &ResourceKey) -> Result<(), AccessDenied> {
         let needed = match subject {
             ResourceKey::Rule(_) => Role::Editor,
@@ -132,7 +133,7 @@ impl Caller {
         }
     }
 
-    /// Whether they may receive the rules of this service and report for it.
+    /// Checks its permission to receive the rules of a service and report for it.
     pub(crate) fn permit_client(&self, service: &str) -> Result<(), AccessDenied> {
         self.permit_role(Role::Agent)?;
         let certificate = match self {
@@ -152,7 +153,7 @@ impl Caller {
         }
     }
 
-    /// Whether what they showed is still good.
+    /// Checks that its credential is still valid.
     pub(crate) fn check_in_force(&self, table: &Snapshot, now: SystemTime) -> Result<(), AccessDenied> {
         let is_in_force = match self {
             Self::Token(shown) => {
@@ -165,7 +166,7 @@ impl Caller {
         if is_in_force { Ok(()) } else { Err(AccessDenied::Ended) }
     }
 
-    /// When the token that was shown ends, where that is soon.
+    /// Returns the token's expiry if that is soon.
     pub(crate) fn ends_soon(&self, now: SystemTime) -> Option<SystemTime> {
         match self {
             Self::Token(shown) => shown.token.ends_soon(now),
@@ -174,7 +175,7 @@ impl Caller {
         }
     }
 
-    /// What they may do, for themselves.
+    /// Describes its permissions for itself.
     pub(crate) fn described(&self, tokens_required: bool) -> v1::WhoAmIResponse {
         let (scope, expires_at, session) = match self {
             Self::Token(shown) => {
@@ -212,12 +213,12 @@ impl Caller {
     fn words(&self) -> String {
         match self.role() {
             Some(role) => format!("{} has the role {}", self.principal(), role.name()),
-            None => format!("{} has none", self.principal()),
+            None => format!("{} has no role", self.principal()),
         }
     }
 }
 
-/// Whether a scope makes sense for a role, in words where it does not.
+/// Returns the fault of a scope that does not fit the role.
 pub(crate) fn misplaced(role: Role, scope: &Scope) -> Option<(&'static str, &'static str)> {
     match role {
         Role::Viewer | Role::Admin if scope.is_limited() => Some((

@@ -1,15 +1,15 @@
-//! Which service a client certificate is of, by the names in it.
+//! Service of a client certificate, by the names in it.
 //!
-//! A name is a SPIFFE id (`spiffe://...`) or a DNS name. Templates say where the service's name is in it; `{service}`
-//! stands for it and `*` for anything, both within one segment: of a SPIFFE id between slashes, of a DNS name between
-//! dots. Without templates the service is a SPIFFE id's last segment, or the whole DNS name.
+//! A name is a SPIFFE id (`spiffe://...`) or a DNS name. A template marks the service's name with
+//! `{service}`; `*` matches anything. Both stay within one segment: between slashes of a SPIFFE id, between
+//! dots of a DNS name. Without templates the service is a SPIFFE id's last segment, or the whole DNS name.
 
 use std::str::FromStr;
 use std::time::SystemTime;
 
 use damper_net::tls::ClientNames;
 
-/// Where a service's name is in the names of its certificate.
+/// Template of a certificate's name that marks the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientIdentity {
     segments: Vec<Segment>,
@@ -19,18 +19,18 @@ pub struct ClientIdentity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Segment {
     Exactly(String),
-    /// What is before and after the wildcard or the name.
+    /// Text before and after the wildcard or the service.
     Anything(String, String),
     Service(String, String),
 }
 
-/// It can not be told where the service's name is.
+/// Invalid template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientIdentityError {
-    /// There must be exactly one.
+    /// `{service}` is missing, or occurs more than once.
     #[error("must have {{service}} once")]
     NoService,
-    /// A segment holds one wildcard or name at most.
+    /// A segment has more than one wildcard or `{service}`.
     #[error("has more than one of '*' and {{service}} in one segment")]
     Ambiguous,
 }
@@ -68,7 +68,7 @@ fn segment(text: &str) -> Result<Segment, ClientIdentityError> {
 }
 
 impl ClientIdentity {
-    /// The service that a name is of.
+    /// Returns the service in a name.
     fn service<'n>(&self, name: &'n str) -> Option<&'n str> {
         // A name of the other kind may have the same parts.
         if separator(name) != self.separator {
@@ -101,7 +101,7 @@ fn separator(name: &str) -> char {
     if name.starts_with(SPIFFE) { '/' } else { '.' }
 }
 
-/// What a connection's other end proved to be.
+/// Verified client certificate.
 #[derive(Debug)]
 pub(crate) struct ClientCertificate {
     name: String,
@@ -110,7 +110,7 @@ pub(crate) struct ClientCertificate {
 }
 
 impl ClientCertificate {
-    /// Reads the names of a certificate; none where it has none that could be a service's.
+    /// Reads the names of a certificate; `None` if no name can be a service's.
     pub(crate) fn read(certificate: &ClientNames, templates: &[ClientIdentity]) -> Option<Self> {
         let ids = certificate.uris.iter().filter(|uri| uri.starts_with(SPIFFE));
         let names: Vec<&String> = ids.chain(&certificate.dns).filter(|name| !name.contains('*')).collect();
@@ -122,7 +122,7 @@ impl ClientCertificate {
             templates => templates.iter().find_map(|template| template.service(name)).map(str::to_owned),
         };
         let services: Vec<String> = names.iter().copied().filter_map(service_of).collect();
-        // The name that says most: the first that is a service's.
+        // The first name of a service describes it best.
         let named = names.iter().find(|name| service_of(name).is_some()).or(names.first())?;
         Some(Self { name: (*named).clone(), services, expires_at: certificate.expires_at })
     }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_where_the_template_says_and_within_one_segment() {
+    fn template_finds_the_service_within_one_segment() {
         let mesh = ["spiffe://example.org/ns/*/sa/{service}", "{service}.svc.example.org"];
         for (name, service) in [
             ("spiffe://example.org/ns/shop/sa/cart", Some("cart")),
@@ -181,18 +181,18 @@ mod tests {
     }
 
     #[test]
-    fn without_templates_it_is_the_last_segment_or_the_whole_dns_name() {
+    fn default_service_is_last_segment_or_whole_dns_name() {
         assert_eq!(
             services(&[], &["spiffe://example.org/ns/shop/sa/cart", "cart.example.org"]),
             ["cart", "cart.example.org"]
         );
-        for nobody in [&[][..], &["*.example.org"], &["https://example.org/cart"]] {
-            assert!(services(&[], nobody).is_empty(), "{nobody:?}");
+        for names in [&[][..], &["*.example.org"], &["https://example.org/cart"]] {
+            assert!(services(&[], names).is_empty(), "{names:?}");
         }
     }
 
     #[test]
-    fn a_template_says_exactly_one_place() {
+    fn template_has_exactly_one_service() {
         for (template, error) in [
             ("spiffe://x/sa/name", ClientIdentityError::NoService),
             ("{service}.{service}", ClientIdentityError::NoService),

@@ -1,9 +1,9 @@
-//! Credentials end, and with them what was opened by them.
+//! Ends streams and long requests when their credential expires.
 //!
-//! Each credential that something long was opened with has a life: it is over when the token is no longer in the
-//! table, or the time of the token or session is. Bodies that go on for long are wrapped; when the life is over an
-//! answer ends with UNAUTHENTICATED and a request fails, whatever the service behind it does. A reader that takes
-//! nothing can not even be told; its connection is cut.
+//! Each credential with an open stream has a [`CredentialExpiry`]. It ends when the token is no longer in the
+//! snapshot, or when the token or session expires. Long bodies are wrapped: an answer then ends with
+//! UNAUTHENTICATED and a request fails, whatever the service does. A client that does not read cannot receive
+//! that; its connection is cut.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -25,21 +25,21 @@ use crate::state::snapshot::Snapshot;
 use crate::state::tokens::secret::TokenId;
 use damper_net::connection::ConnectionInfo;
 
-/// The longest time in which nobody looks at the clock.
+/// Maximum time between two checks of the clock.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long after the end of its credential a body that nobody reads may stay.
+/// Time after the expiry within which an unread body must end.
 const CUT_AFTER: Duration = Duration::from_secs(3);
 
-/// Which credential.
+/// Credential of an open stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    /// With the end of the session that stood for it.
+    /// With the end of its browser session.
     Token(TokenId, Option<SystemTime>),
     Certificate(String, SystemTime),
 }
 
 impl Key {
-    /// None where what a caller showed has no end.
+    /// Returns the key; `None` if the credential never expires.
     fn of(caller: &Caller) -> Option<Self> {
         match caller {
             Caller::Token(shown) => Some(Self::Token(shown.token.id.clone(), shown.session)),
@@ -51,13 +51,13 @@ impl Key {
     }
 }
 
-/// The lives of credentials by which something is open.
+/// Credentials of open streams.
 #[derive(Debug, Default)]
 pub(crate) struct OpenCredentials {
     open: Mutex<HashMap<Key, Arc<CredentialExpiry>>>,
 }
 
-/// How long what a credential opened may go on.
+/// Expiry of a credential.
 #[derive(Debug)]
 struct CredentialExpiry {
     caller: Caller,
@@ -65,17 +65,17 @@ struct CredentialExpiry {
     held: Mutex<OpenConnections>,
 }
 
-/// The connections of what is open.
+/// Connections of its open streams.
 #[derive(Debug, Default)]
 struct OpenConnections {
     next: u64,
     peers: HashMap<u64, ConnectionInfo>,
-    /// Since when it should be gone.
+    /// Time of the expiry.
     over_since: Option<Instant>,
 }
 
 impl OpenCredentials {
-    /// The life of what a caller showed; none where that has no end.
+    /// Returns the expiry of a caller's credential; `None` if it never expires.
     fn of(&self, caller: &Caller) -> Option<Arc<CredentialExpiry>> {
         let key = Key::of(caller)?;
         let new = || {
@@ -88,8 +88,8 @@ impl OpenCredentials {
         Some(self.open().entry(key).or_insert_with(new).clone())
     }
 
-    /// Ends the lives that are over, and forgets those by which nothing is open any more.
-    fn look(&self, table: &Snapshot, now: SystemTime) {
+    /// Ends expired credentials and forgets those without an open stream.
+    fn refresh(&self, table: &Snapshot, now: SystemTime) {
         self.open().retain(|_, life| {
             if !life.over.is_cancelled() && life.caller.check_in_force(table, now).is_err() {
                 life.over.cancel();
@@ -118,28 +118,28 @@ impl CredentialExpiry {
     }
 }
 
-/// Ends what must end, for ever.
+/// Ends expired credentials; never returns.
 pub(crate) async fn run(auth: Arc<AuthContext>) {
     let mut table = auth.state.table.clone();
     loop {
         let view = table.borrow_and_update().clone();
-        auth.access.lives.look(&view, SystemTime::now());
+        auth.access.lives.refresh(&view, SystemTime::now());
         let next_look = Instant::now() + LOOK_EVERY;
         if let Ok(Err(_)) = timeout_at(next_look, table.changed()).await {
-            // The server is ending, and this task with it.
+            // The server is stopping, and this task with it.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// Which way a body goes.
+/// Direction of a body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BodyDirection {
     Request,
     Answer,
 }
 
-/// The body, ended when the credential is over.
+/// Wraps a body so that it ends when the credential expires.
 pub(crate) fn until_over(
     body: Body,
     way: BodyDirection,
@@ -160,14 +160,14 @@ pub(crate) fn until_over(
 }
 
 struct ExpiringBody {
-    /// None once it was ended.
+    /// `None` once it was ended.
     inner: Option<Body>,
     way: BodyDirection,
     over: Pin<Box<WaitForCancellationFutureOwned>>,
     _open: Open,
 }
 
-/// A body that is there.
+/// An open body.
 struct Open {
     life: Arc<CredentialExpiry>,
     place: Option<u64>,

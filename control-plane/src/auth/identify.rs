@@ -1,4 +1,5 @@
-//! Who is behind a request: by its token, else the page's session, else the connection's client certificate.
+//! Identifies the caller of a request by its token, else its browser session, else the connection's client
+//! certificate.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -16,8 +17,8 @@ use crate::state::tokens::StoredToken;
 use crate::state::tokens::secret::{BearerToken, claims_to_be_replica};
 use damper_net::connection::ConnectionInfo;
 
-/// Who it is. Nobody where nothing was shown; what was shown and is not good is an error, also where something else
-/// would have been enough.
+/// Returns the caller, unauthenticated without a credential. An invalid credential is an error, even if
+/// another one would suffice.
 pub(crate) fn caller(
     access: &Authenticator,
     parts: &Parts,
@@ -54,7 +55,7 @@ pub(crate) fn caller(
     }
 }
 
-/// What stands behind `Bearer`; a header of another kind shows nothing that is known here.
+/// Returns the token after `Bearer`; `None` for other schemes.
 pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, AccessDenied> {
     let mut all = headers.get_all(header::AUTHORIZATION).iter();
     match (all.next(), all.next()) {
@@ -72,7 +73,7 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, AccessDenied> 
     }
 }
 
-/// The token that a bearer is.
+/// Returns the stored token of a bearer.
 pub(crate) fn token(
     bearer: &str,
     table: &Snapshot,

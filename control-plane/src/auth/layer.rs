@@ -1,7 +1,7 @@
-//! The layers that let requests through: around the API, and around the metrics on the same port.
+//! Authentication layers: around the API, and around the metrics on the same port.
 //!
-//! The one around the API stands within the translation of gRPC-Web, so that a refusal reaches a browser in its form,
-//! and the end of a stream too. Whoever comes through has its `Caller` in the request's extensions.
+//! The API's layer is inside the gRPC-Web translation, so browsers get rejections and stream ends in their
+//! form. It puts the `Caller` into the request's extensions.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -23,13 +23,13 @@ use crate::state::tokens::role::Role;
 use damper_net::connection::ConnectionInfo;
 use damper_net::limits::{Line, shortened};
 
-/// How services come.
+/// Method of clients.
 const SUBSCRIBE: &str = "/damper.v1.Distribution/Subscribe";
 const FOLLOW: &str = "/damper.v1.Replicas/Follow";
-/// Within this time after a start the other replicas may not have the key of this one yet, or the reverse.
+/// Time after a start within which peers may not have the same cluster key yet.
 const KEYS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Around the API.
+/// Layer around the API.
 pub(crate) async fn api(
     State(auth): State<Arc<AuthContext>>,
     request: Request,
@@ -39,13 +39,13 @@ pub(crate) async fn api(
     let peer = request.extensions().get::<ConnectionInfo>().cloned();
     match admitted(&auth, request, method.need) {
         Ok((request, caller)) => carried_out(&auth, request, &caller, method, next).await,
-        // Who is denied does not come to the limits behind this layer, and is held to them here.
+        // A denied request does not reach the limits behind this layer, so they are applied here.
         Err((denied, caller)) => limits::admit(&auth.limiter, peer.as_ref(), &caller, method)
             .map_or_else(|over| limits::refused(&auth.limiter, over), |()| denied.grpc()),
     }
 }
 
-/// Around the metrics where they are on the API's port.
+/// Layer around the metrics on the API's port.
 pub(crate) async fn metrics(
     State(auth): State<Arc<AuthContext>>,
     request: Request,
@@ -57,7 +57,7 @@ pub(crate) async fn metrics(
     }
 }
 
-/// The request with who asks, where they may; else why not, and who asked as far as that is known.
+/// Returns the request with its caller, or the denial and the caller as far as known.
 fn admitted(
     auth: &AuthContext,
     request: Request,
@@ -65,7 +65,7 @@ fn admitted(
 ) -> Result<(Request, Caller), (AccessDenied, Caller)> {
     let (mut parts, body) = request.into_parts();
     let found = match need {
-        // Health answers whatever is shown with it.
+        // Health ignores credentials.
         AccessLevel::Nothing => Ok(Caller::Nobody),
         _ => identify::caller(&auth.access, &parts, &auth.state.table(), SystemTime::now()),
     };
@@ -77,18 +77,18 @@ fn admitted(
         auth.metrics.denied(denied.reason());
         let peer = parts.extensions.get::<ConnectionInfo>();
         if parts.uri.path() == SUBSCRIBE {
-            auth.access.turned_away.note(&auth.limiter, peer, caller, "", denied);
+            auth.access.rejected.note(&auth.limiter, peer, caller, "", denied);
             return;
         }
         let peer = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
         let is_early = auth.started_at.elapsed().is_ok_and(|since| since < KEYS_WITHIN);
         if is_early && parts.uri.path() == FOLLOW {
-            tracing::debug!(peer, %denied, "another replica has no key yet; it tries again");
+            tracing::debug!(peer, %denied, "request of a peer denied; it has no key yet");
             return;
         }
         if let Some(left_out) = auth.limiter.line(Line::Denied) {
             let path = shortened(parts.uri.path());
-            tracing::info!(peer, path, reason = denied.reason(), %denied, left_out, "a request was denied");
+            tracing::info!(peer, path, reason = denied.reason(), %denied, left_out, "request denied");
         }
     })?;
     parts.extensions.insert(caller.clone());

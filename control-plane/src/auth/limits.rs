@@ -1,8 +1,8 @@
-//! The limits of requests, right before the services: rates, the connections of an identity and how long a unary call
-//! may take, the time in which its message comes included.
+//! Limits of requests, next to the services: rates, connections per identity, and the time of a unary call,
+//! the transfer of its message included.
 //!
-//! The identity is the one that was proven, else the address. Whatever a service refuses because of a limit says which
-//! in the trailer `damper-limit`; it is counted here, where answers pass.
+//! The identity is the authenticated one, else the address. A service names an exceeded limit in the trailer
+//! `damper-limit`; this layer counts it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use damper_net::connection::ConnectionInfo;
 use damper_net::limits::{Limit, LimitExceeded, subscriber};
 use damper_net::limits::{Limiter, Opened};
 
-/// Names the limit that an answer is over.
+/// Trailer that names the exceeded limit.
 pub(crate) const TRAILER: &str = "damper-limit";
 
-/// Answers within the limits.
+/// Handles a request within the limits.
 pub(crate) async fn answer(
     State(auth): State<Arc<AuthContext>>,
     request: Request,
@@ -41,7 +41,7 @@ pub(crate) async fn answer(
     let peer = request.extensions().get::<ConnectionInfo>();
     let caller = Caller::found(request.extensions());
     let who = peer.map(|peer| identity(&caller, peer)).unwrap_or_default();
-    // A client has a place of its own, which it takes before it is listened to.
+    // A client takes its permit before its messages are read.
     let is_counted = peer.is_some() && !method.is_client;
     let open = || match limiter.open(&who, !matches!(caller, Caller::Nobody)) {
         Err(over) if method.is_urgent => limiter.open_urgent().map_err(|_| over),
@@ -61,7 +61,7 @@ pub(crate) async fn answer(
     counted(limiter, answer.unwrap_or_else(|_| Status::from(ApiError::TooLate(deadline)).into_http()), opened)
 }
 
-/// Answers requests for what is not the API: its files, health, signing in. Who asks is not known yet.
+/// Handles requests outside the API: files, health, sign-in. The caller is not known yet.
 pub(crate) async fn visit(
     State(auth): State<Arc<AuthContext>>,
     request: Request,
@@ -81,7 +81,7 @@ pub(crate) async fn visit(
     }
 }
 
-/// Whether whoever asks may ask once more, also where they are refused then.
+/// Applies the rate limits of a caller, also to requests that are denied later.
 pub(crate) fn admit(
     limiter: &Limiter,
     peer: Option<&ConnectionInfo>,
@@ -90,23 +90,23 @@ pub(crate) fn admit(
 ) -> Result<(), LimitExceeded> {
     let Some(peer) = peer else { return Ok(()) };
     let identity = identity(caller, peer);
-    // Where nobody is asked who they are, everybody is whom they say.
+    // Without authentication the callers' own names do not count.
     let is_proven = !matches!(caller, Caller::Nobody);
     peer.belongs_to(&identity, is_proven, limiter).and_then(|()| limiter.admit(&identity, method.class))
 }
 
-/// The answer to a request over a limit.
+/// Returns the answer to a request over a limit.
 pub(crate) fn refused(limiter: &Limiter, over: LimitExceeded) -> Response<Body> {
     counted(limiter, Status::from(over).into_http(), None)
 }
 
-/// Whom limits are counted for.
+/// Returns the identity whose limits apply.
 pub(crate) fn identity(caller: &Caller, peer: &ConnectionInfo) -> String {
     let principal = caller.principal();
     if principal.is_empty() { format!("address {}", subscriber(peer.address.ip())) } else { principal }
 }
 
-/// Counts the limit that the answer is over, if any. The request is open until its answer has been taken.
+/// Counts the exceeded limit of an answer. The request is open until the answer was sent.
 fn counted(limiter: &Limiter, answer: Response<Body>, opened: Option<Opened>) -> Response<Body> {
     if count(limiter, answer.headers()) {
         return answer;
@@ -124,7 +124,7 @@ fn count(limiter: &Limiter, headers: &HeaderMap) -> bool {
     limit.is_some()
 }
 
-/// An answer whose trailers are looked at.
+/// Answer whose trailers are inspected.
 struct LimitCountingBody {
     body: Body,
     limiter: Limiter,

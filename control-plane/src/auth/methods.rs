@@ -1,46 +1,46 @@
-//! What each method needs and does: the one place that says so.
+//! Access levels and kinds of all methods.
 //!
-//! docs/security.md has the same table for people, and a test reads it there. A method of ours that is not listed here
-//! is nobody's; another test walks the descriptors, so that a new method can not be forgotten.
+//! docs/security.md has the same table, checked by a test. A method that is not listed is denied to all
+//! callers; another test compares the list with the descriptors.
 
 use crate::state::tokens::role::Role;
 use damper_net::connection::AnswerKind;
 use damper_net::limits::RequestKind;
 
-/// What a caller must be.
+/// Required permission of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AccessLevel {
-    /// Nothing: health.
+    /// None: health.
     Nothing,
-    /// Whoever has a valid token or certificate.
+    /// A valid token or certificate.
     Known,
-    /// At least this role. Scopes are looked at where a write goes through.
+    /// At least this role. The write path checks scopes.
     Role(Role),
-    /// At least this role, and no scope.
+    /// At least this role, without a scope.
     Unscoped(Role),
     /// Another replica.
     Replica,
-    /// No caller is enough.
+    /// Denied to all callers.
     Never,
 }
 
-/// One method, as far as access and limits go.
+/// Access and limits of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MethodPolicy {
     pub(crate) need: AccessLevel,
     pub(crate) class: RequestKind,
-    /// The caller keeps sending: it is cut off in the middle when its credential is over.
+    /// The request is a stream, cut when its credential expires.
     pub(crate) long_request: bool,
-    /// It is kept being answered.
+    /// The answer is a stream.
     pub(crate) long_answer: bool,
-    /// The caller is a client, which is counted as one and not as an open request.
+    /// The caller is a client, counted as one and not as an open request.
     pub(crate) is_client: bool,
-    /// It has room of its own, however many other requests are open.
+    /// It has reserved places among open requests.
     pub(crate) is_urgent: bool,
 }
 
 impl MethodPolicy {
-    /// One message each way.
+    /// Returns true for one message each way.
     pub(crate) fn is_unary(self) -> bool {
         !self.long_request && !self.long_answer
     }
@@ -126,13 +126,13 @@ const METHODS: &[(&str, &[(&str, MethodPolicy)])] = &[
 const PACKAGE: &str = "/damper.v1.";
 const HEALTH: &str = "/grpc.health.v1.Health/";
 
-/// What a path of the API needs.
+/// Returns the policy of a path.
 pub(crate) fn of_path(path: &str) -> MethodPolicy {
     if let Some(method) = path.strip_prefix(HEALTH) {
         return long(read(AccessLevel::Nothing), false, method == "Watch");
     }
     let Some(ours) = path.strip_prefix(PACKAGE) else {
-        // Reflection, and whatever else is served beside it one day.
+        // Reflection, and other services outside damper.v1.
         return long(read(AccessLevel::Known), true, true);
     };
     ours.split_once('/')
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_method_that_is_served_is_listed_with_its_streams_and_no_other() {
+    fn listed_methods_match_the_descriptors() {
         let descriptors = FileDescriptorSet::decode(damper_proto::DESCRIPTORS).unwrap();
         let ours = descriptors.file.iter().filter(|file| file.package() == "damper.v1");
         let mut served = BTreeSet::new();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_listed_is_open_to_nobody() {
+    fn unlisted_method_is_denied() {
         for path in [
             "/damper.v1.Rules/Other",
             "/damper.v1.Other/GetRule",

@@ -1,9 +1,9 @@
-//! Who asks, and what they may do.
+//! Authentication and authorization.
 //!
-//! `site` refuses what browsers send from elsewhere; `layer` finds the caller (`identify`), asks `methods` what the
-//! call needs, and ends what was opened by a credential with it (`ending`). What is written is looked at again where
-//! writes go through (see `requests`): only there is known what that is. `bootstrap` makes the first token, and the key
-//! that the replicas share. Tokens themselves are entries of the store: see `table` and `tokens`.
+//! [`origin`] rejects cross-origin browser requests. [`layer`] identifies the caller ([`identify`]), checks
+//! the access level of the method ([`methods`]) and ends its streams with its credential ([`expiry`]). The
+//! write path checks scopes, since only it knows the written entries. Tokens are entries of the store: see
+//! `state::tokens`.
 
 pub(crate) mod caller;
 pub(crate) mod certificate;
@@ -31,7 +31,7 @@ use crate::metrics::Metrics;
 use crate::state::State;
 use crate::state::snapshot::Snapshot;
 
-/// What the layers around the services use.
+/// Context of the layers around the services.
 pub(crate) struct AuthContext {
     pub(crate) state: Arc<State>,
     pub(crate) access: Arc<Authenticator>,
@@ -40,26 +40,26 @@ pub(crate) struct AuthContext {
     pub(crate) started_at: SystemTime,
 }
 
-/// Whom a server answers.
+/// Authentication mode of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
-    /// Everybody, whatever they ask for.
+    /// Off: all callers have all permissions.
     #[default]
     None,
-    /// Whoever shows a token, a session or a client certificate, as far as its role goes.
+    /// A token, browser session or client certificate is required.
     Tokens,
 }
 
-/// How a server finds out who asks.
+/// Authentication settings and state of a server.
 #[derive(Debug)]
 pub(crate) struct Authenticator {
-    /// Everybody must show something.
+    /// True if a credential is required.
     pub(crate) required: bool,
     page_origins: Vec<PageOrigin>,
     identities: Vec<ClientIdentity>,
     lives: crate::auth::expiry::OpenCredentials,
-    /// Services that were not let in.
-    pub(crate) turned_away: RejectedClients,
+    /// Recently rejected clients.
+    pub(crate) rejected: RejectedClients,
 }
 
 impl Authenticator {
@@ -69,7 +69,7 @@ impl Authenticator {
             page_origins,
             identities,
             lives: crate::auth::expiry::OpenCredentials::default(),
-            turned_away: RejectedClients::default(),
+            rejected: RejectedClients::default(),
         }
     }
 
@@ -81,11 +81,11 @@ impl Authenticator {
             page_origins,
             identities: Vec::new(),
             lives: crate::auth::expiry::OpenCredentials::default(),
-            turned_away: RejectedClients::default(),
+            rejected: RejectedClients::default(),
         }
     }
 
-    /// What this replica shows another as `authorization`; none where replicas ask for nothing.
+    /// Returns the `authorization` header for peers; `None` without authentication.
     pub(crate) fn peer_credential(&self, table: &Snapshot) -> Option<HeaderValue> {
         let key = table.tokens().cluster_key().filter(|_| self.required)?;
         let mut value =

@@ -1,14 +1,14 @@
-//! From which site a browser asks.
+//! Checks the origin of browser requests.
 //!
-//! Browsers let any page send requests to any server, with cookies, and to a server on the same machine. So what a
-//! browser says to come from another origin than this server's own is refused before anything else happens, whatever
-//! it asks for and whether anybody is asked who they are. Only following a link to the page is allowed: it changes
-//! nothing, and cookies that are `SameSite=Strict` do not come along.
+//! A browser lets any page send requests to any server, with cookies, and to servers on the same machine. So
+//! a request of another origin is rejected first, whatever it asks for and with or without authentication.
+//! Only a link to the web UI is allowed: it changes nothing, and `SameSite=Strict` cookies are not sent with
+//! it.
 //!
-//! A name that was made to point here (DNS rebinding) makes another site's page look like our own. TLS would not have
-//! that name, so only plaintext is concerned, and of that only HTTP/1: no browser speaks HTTP/2 without TLS. There the
-//! `Host` must be one that no site can have: loopback's name, or an address. `--page-origin` adds others, for the page
-//! behind a proxy that ends TLS.
+//! A DNS name that points here (DNS rebinding) makes another site's page look like our own. TLS has no
+//! certificate for it, so only plaintext is affected, and of that only HTTP/1: no browser speaks HTTP/2
+//! without TLS. There `Host` must be a name that no site can have: localhost or an address. `--page-origin`
+//! adds others, for a web UI behind a proxy that ends TLS.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -25,11 +25,11 @@ use crate::auth::Authenticator;
 use damper_net::connection::ConnectionInfo;
 use damper_net::limits::{Line, shortened};
 
-/// Where the page is, as a browser names it: `https://damper.example.com`.
+/// Origin of the web UI, as a browser sends it: `https://damper.example.com`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageOrigin(String);
 
-/// That is no origin.
+/// Invalid origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "is not an origin such as https://damper.example.com: http or https, a host, perhaps a port, and nothing else"
@@ -53,7 +53,7 @@ impl FromStr for PageOrigin {
         if !is_whole {
             return Err(PageOriginError);
         }
-        // As browsers write it.
+        // In the form of browsers.
         Ok(Self(text.strip_suffix(default_port).unwrap_or(&text).to_owned()))
     }
 }
@@ -68,16 +68,16 @@ impl PageOrigin {
     }
 }
 
-/// What a request says of the site that it comes from.
+/// Origin of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestOrigin {
-    /// A browser says that it comes from a page of this server: only then a cookie counts.
+    /// True if a browser sent it from a page of this server: only then a cookie counts.
     pub(crate) is_own: bool,
-    /// Only TLS carries what is sent there.
+    /// True if the connection to the browser is TLS.
     pub(crate) is_secure: bool,
 }
 
-/// Why a browser is refused.
+/// Reason of a rejected browser request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CrossOrigin {
     Origin,
@@ -94,7 +94,9 @@ impl CrossOrigin {
 
     fn answer(self) -> Response<Body> {
         let text = match self {
-            Self::Origin => "requests from other sites are refused; --page-origin names where the page is\n",
+            Self::Origin => {
+                "requests from other sites are refused; --page-origin names where the web UI is\n"
+            }
             Self::Host => {
                 "over plaintext this server is called localhost or by its address; --page-origin names where the \
                  page is\n"
@@ -109,7 +111,7 @@ impl CrossOrigin {
     }
 }
 
-/// The layer around everything on the port.
+/// Layer around the whole port.
 pub(crate) async fn own_site_only(
     State(auth): State<Arc<AuthContext>>,
     mut request: Request,
@@ -126,7 +128,7 @@ pub(crate) async fn own_site_only(
             auth.metrics.denied(foreign.reason());
             if let Some(left_out) = auth.limiter.line(Line::ForeignSite) {
                 let (reason, path) = (foreign.reason(), shortened(parts.uri.path()));
-                tracing::warn!(reason, path, left_out, "a browser's request was refused");
+                tracing::warn!(reason, path, left_out, "cross-origin request rejected");
             }
             foreign.answer()
         }
@@ -161,7 +163,7 @@ fn of(parts: &Parts, access: &Authenticator) -> Result<RequestOrigin, CrossOrigi
     }
 }
 
-/// What the client calls this server, in lower case; empty where it does not say. Two that differ are a trick.
+/// Returns the requested host in lower case; empty if there is none. Errors if two differ.
 fn host(parts: &Parts) -> Result<String, CrossOrigin> {
     let said =
         single(&parts.headers, header::HOST).map_err(|_| CrossOrigin::Host)?.map(str::to_ascii_lowercase);
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_that_sends_no_origin_says_by_the_way_where_it_is() {
+    fn fetch_metadata_counts_without_an_origin() {
         for (said, expected) in [
             ("same-origin", Ok(OWN)),
             ("none", Ok(OTHER)),
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_points_here_is_refused_where_a_browser_could_use_it() {
+    fn rebound_dns_name_is_rejected_over_plaintext() {
         for (host, expected) in [
             ("localhost", Ok(OTHER)),
             ("x.localhost:1", Ok(OTHER)),

@@ -1,9 +1,9 @@
-//! The services that were turned away of late, for the log and for a diagnosis.
+//! Recently rejected clients, for the log and `damper doctor`.
 //!
-//! A service whose token or certificate does not let it in tries again and again, and goes on without Damper meanwhile:
-//! nobody who looks at the fleet sees it. So each is told of in the log, at most once a minute, and remembered for a
-//! while. Of those that showed nothing good only the address is known, and anybody can send those: they have places of
-//! their own, so that they can not push the others out.
+//! A client with an invalid token or certificate retries forever and runs without Damper meanwhile, invisible
+//! in the fleet. So each is logged at most once a minute and kept for a while. Clients without a valid
+//! credential are known by address only and can be faked, so they have places of their own and cannot
+//! displace the others.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -14,17 +14,17 @@ use damper_net::connection::ConnectionInfo;
 use damper_net::limits::Limiter;
 use damper_net::limits::Line;
 
-/// How many are remembered of those who are known, and of those who are not.
+/// Kept clients with a known credential, and without.
 const MOST: usize = 50;
 const LOG_EVERY: Duration = Duration::from_secs(60);
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
-/// One that was turned away.
+/// Rejected client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RejectedClient {
-    /// The principal, or the address where there is none.
+    /// Principal, or the address without one.
     pub(crate) who: String,
-    /// The service that it wanted to be; empty where it did not come to say so.
+    /// Requested service; empty if the request did not get that far.
     pub(crate) service: String,
     pub(crate) why: String,
     pub(crate) times: u64,
@@ -33,12 +33,12 @@ pub(crate) struct RejectedClient {
     logged: SystemTime,
 }
 
-/// All of them.
+/// All rejected clients.
 #[derive(Debug, Default)]
 pub(crate) struct RejectedClients(Mutex<Vec<RejectedClient>>);
 
 impl RejectedClients {
-    /// Remembers one and tells the log of it, unless that was done a moment ago.
+    /// Records a rejection and logs it, at most once a minute per client.
     pub(crate) fn note(
         &self,
         limiter: &Limiter,
@@ -56,7 +56,7 @@ impl RejectedClients {
             && let Some(left_out) = limiter.line(line)
         {
             let reason = why.reason();
-            tracing::warn!(who, address, service, reason, %why, left_out, "a service was turned away");
+            tracing::warn!(who, address, service, reason, %why, left_out, "client rejected");
         }
     }
 
@@ -82,8 +82,8 @@ impl RejectedClients {
         true
     }
 
-    /// Those of the last 10 minutes.
-    pub(crate) fn of_late(&self, now: SystemTime) -> Vec<RejectedClient> {
+    /// Returns those of the last 10 minutes.
+    pub(crate) fn recent(&self, now: SystemTime) -> Vec<RejectedClient> {
         let mut all = self.all();
         all.retain(|refusal| now.duration_since(refusal.last).is_ok_and(|since| since < REMEMBERED_FOR));
         all.clone()
@@ -101,22 +101,22 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn each_is_told_once_a_minute_and_remembered_for_ten() {
+    fn rejection_is_logged_once_a_minute_and_kept_for_ten() {
         let (away, at) = (RejectedClients::default(), SystemTime::UNIX_EPOCH + 100 * MINUTE);
         assert!(away.is_news(true, "token a", "shop", "no", at));
         assert!(!away.is_news(true, "token a", "shop", "no", at + MINUTE / 2));
         assert!(away.is_news(true, "token a", "cart", "no", at));
         assert!(away.is_news(true, "token a", "shop", "still no", at + MINUTE));
-        let told = away.of_late(at + MINUTE);
-        assert_eq!(told.len(), 2);
-        let shop = told.iter().find(|refusal| refusal.service == "shop").unwrap();
+        let rejected = away.recent(at + MINUTE);
+        assert_eq!(rejected.len(), 2);
+        let shop = rejected.iter().find(|refusal| refusal.service == "shop").unwrap();
         assert_eq!((shop.times, shop.why.as_str(), shop.last), (3, "still no", at + MINUTE));
-        assert_eq!(away.of_late(at + 10 * MINUTE).len(), 1);
-        assert!(away.of_late(at + 11 * MINUTE).is_empty());
+        assert_eq!(away.recent(at + 10 * MINUTE).len(), 1);
+        assert!(away.recent(at + 11 * MINUTE).is_empty());
     }
 
     #[test]
-    fn strangers_can_not_push_out_those_who_are_known_and_neither_are_remembered_without_end() {
+    fn unknown_clients_cannot_displace_known_ones() {
         let (away, at) = (RejectedClients::default(), SystemTime::UNIX_EPOCH);
         for n in 0..200 {
             let now = at + Duration::from_millis(n);
@@ -125,9 +125,9 @@ mod tests {
                 away.is_news(false, &format!("address {n}.{stranger}"), "", "no", now);
             }
         }
-        let told = away.of_late(at + MINUTE);
-        let known: Vec<_> = told.iter().filter(|refusal| refusal.is_known).collect();
-        assert_eq!((known.len(), told.len()), (MOST, 2 * MOST));
+        let rejected = away.recent(at + MINUTE);
+        let known: Vec<_> = rejected.iter().filter(|refusal| refusal.is_known).collect();
+        assert_eq!((known.len(), rejected.len()), (MOST, 2 * MOST));
         assert!(known.iter().any(|refusal| refusal.who == "token 199"));
         assert!(!known.iter().any(|refusal| refusal.who == "token 100"));
     }

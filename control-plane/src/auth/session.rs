@@ -1,9 +1,9 @@
-//! The page's session: a cookie in the place of a token.
+//! Browser session: a cookie in place of a token.
 //!
-//! `POST /session` with a token as bearer answers with a cookie that scripts can not read and other sites can not have
-//! sent; `DELETE /session` takes it back. The cookie holds the token's id and the session's end, signed with a key of
-//! the control plane. Nothing else is kept of a session, on no replica, so that somebody can sign in to any of them, also
-//! while the store does not answer; whether the token is still good is looked up at every request.
+//! `POST /session` with a token as bearer returns a cookie that scripts cannot read and other sites cannot
+//! send; `DELETE /session` removes it. The cookie holds the token's id and the session's end, signed with a
+//! key of the control plane. No replica keeps state for it, so a user can sign in to any of them, also while
+//! the store is down. The token is checked at every request.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,24 +23,24 @@ use crate::state::error::denied::AccessDenied;
 use crate::state::tokens::role::Role;
 use crate::state::tokens::secret::{ClusterKey, TokenId};
 
-/// Where one signs in and out.
+/// Path of sign-in and sign-out.
 pub(crate) const PATH: &str = "/session";
-/// How long a session lasts.
+/// Length of a session.
 const LASTS: Duration = Duration::from_secs(12 * 3600);
 
-/// The cookie where only TLS carries it; browsers hold it to its host and to TLS by its name.
+/// Cookie name with TLS; browsers bind it to its host and to TLS.
 const SECURE_NAME: &str = "__Host-damper-session";
-/// The cookie where there is no TLS.
+/// Cookie name without TLS.
 const PLAIN_NAME: &str = "damper-session";
 
-/// What a cookie says.
+/// Contents of a cookie.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BrowserSession {
     pub(crate) id: TokenId,
     pub(crate) end: SystemTime,
 }
 
-/// What the page signs in and out with.
+/// Returns the routes of sign-in and sign-out.
 pub(crate) fn routes(auth: Arc<AuthContext>) -> Router {
     Router::new().route(PATH, post(sign_in).delete(sign_out)).with_state(auth)
 }
@@ -53,7 +53,7 @@ async fn sign_in(State(auth): State<Arc<AuthContext>>, request: Request) -> Resp
             denied.plain()
         }
         Err(SignInError::NobodyIsAsked) => {
-            answered(StatusCode::NOT_FOUND, "this server asks for no tokens\n", None)
+            answered(StatusCode::NOT_FOUND, "this server does not require tokens\n", None)
         }
         Err(SignInError::NoKey) => {
             answered(StatusCode::SERVICE_UNAVAILABLE, "the store has no key to sign sessions with\n", None)
@@ -67,7 +67,7 @@ async fn sign_out(request: Request) -> Response<Body> {
     answered(StatusCode::NO_CONTENT, "", Some(&over))
 }
 
-/// Why nobody is signed in.
+/// Reason of a failed sign-in.
 enum SignInError {
     Denied(AccessDenied),
     NobodyIsAsked,
@@ -123,7 +123,7 @@ fn name(site: RequestOrigin) -> &'static str {
     if site.is_secure { SECURE_NAME } else { PLAIN_NAME }
 }
 
-/// The session that a request shows; none where it shows none that counts.
+/// Returns the valid session of a request, if any.
 pub(crate) fn shown(
     headers: &HeaderMap,
     site: RequestOrigin,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_held_to_its_host_and_kept_from_scripts_and_other_sites() {
+    fn cookie_is_bound_to_host_and_hidden_from_scripts() {
         let (key, id) = (ClusterKey::draw(), BearerToken::draw().id);
         let session = BrowserSession { id: id.clone(), end: at(43_300) };
         let plain = signed(&key, PLAIN, &session, at(100)).to_string();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_cookie_that_was_signed_here_counts_and_only_in_its_time_and_on_its_site() {
+    fn cookie_needs_own_signature_time_and_site() {
         let (key, id) = (Arc::new(ClusterKey::draw()), BearerToken::draw().id);
         let session = BrowserSession { id: id.clone(), end: at(200) };
         let made = signed(&key, PLAIN, &session, at(100));

@@ -1,7 +1,7 @@
-//! What decides which rules a client is sent, and in what form: who it is and what it can do.
+//! Client group: identity and features, which select the rules of a client and their form.
 //!
-//! A rule that a client can not honour is off there, and so is one that a guard tightens where the client knows
-//! nothing of guards: it would carry the rule out as it stands. Clients of one class get the same bytes.
+//! A rule that a client cannot apply is off there. So is one that a guard tightens if the client does not
+//! know guards, since it would apply the rule as written. Clients of one group get the same bytes.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -13,24 +13,24 @@ use crate::state::guards::GuardTable;
 use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::{Snapshot, UNREAD};
 
-/// The most features that a client may list.
+/// Maximum number of features that a client may list.
 const MAX_FEATURES: usize = 256;
 
-/// Clients that are sent the same.
+/// Clients that are sent the same rules.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientGroup {
     pub(crate) service: String,
     pub(crate) cluster: String,
-    /// Those of this server's engine; what else a client lists has no effect here and is not kept.
+    /// Features known to this server's engine; others have no effect and are not kept.
     pub(crate) features: BTreeSet<&'static str>,
 }
 
-/// The features among these that this server's engine has.
+/// Returns the features that this server's engine knows.
 pub(crate) fn known(listed: &[String]) -> BTreeSet<&'static str> {
     feature::ALL.iter().copied().filter(|known| listed.iter().any(|listed| listed == known)).collect()
 }
 
-/// The rules that are off at the clients of a class.
+/// Rules that are off at the clients of a group.
 #[derive(Debug, Default)]
 pub(crate) struct Withheld {
     pub(crate) count: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Withheld {
 }
 
 impl ClientGroup {
-    /// Who says hello, for the choice of rules.
+    /// Reads the group of a Hello.
     pub(crate) fn read(hello: &v1::Hello) -> Result<Self, Faults> {
         let mut faults = Faults::none();
         let Some(identity) = &hello.identity else {
@@ -66,29 +66,29 @@ impl ClientGroup {
         })
     }
 
-    /// The features as the wire has them.
+    /// Returns the features in wire form.
     pub(crate) fn wire_features(&self) -> Vec<String> {
         self.features.iter().map(|feature| (*feature).to_owned()).collect()
     }
 
-    /// True if rules and guards with this pattern concern the client. A guard with a repeat limit, which its
-    /// callee carries out, is for all callers and so for the callee too.
+    /// Returns true if rules and guards with this pattern apply to the client. The callee applies the retry
+    /// limit of a guard, so such a guard applies to callers and callee.
     pub(crate) fn matches(&self, pattern: &Pattern) -> bool {
         pattern.matches_caller(&self.service, &self.cluster)
     }
 
-    /// True if the client knows what a guard is.
+    /// Returns true if the client knows guards.
     pub(crate) fn knows_guards(&self) -> bool {
         self.features.contains(feature::GUARDS)
     }
 
-    /// True if the client obeys kills.
+    /// Returns true if the client applies kills.
     pub(crate) fn knows_kills(&self) -> bool {
         self.features.contains(feature::KILL_SWITCH)
     }
 
-    /// Why a rule that concerns the client is off there: a feature that it lacks, or what this server can not read
-    /// (no rule, or a guard that bears on it). None where the rule is carried out.
+    /// Returns why a rule is off at the client: a missing feature, or an entry that this server cannot read
+    /// (the rule, or a guard on it). `None` if the rule applies.
     pub(crate) fn off_because(
         &self,
         guards: &GuardTable,
@@ -107,12 +107,12 @@ impl ClientGroup {
         (!self.knows_guards() && cuts()).then_some(feature::GUARDS)
     }
 
-    /// The first feature that the policy needs and the client lacks.
+    /// Returns the first feature that the policy needs and the client lacks.
     fn lacking(&self, policy: &Policy) -> Option<&'static str> {
         feature::lacking(policy, |feature| self.features.contains(feature))
     }
 
-    /// The policy as it is sent: a client without credit goes by the ratio.
+    /// Returns the policy as it is sent: a client without credit gets the ratio.
     pub(crate) fn sent<'a>(&self, policy: &'a Policy) -> Cow<'a, Policy> {
         if self.features.contains(feature::CREDIT) {
             Cow::Borrowed(policy)
@@ -121,7 +121,7 @@ impl ClientGroup {
         }
     }
 
-    /// What keeps the client from carrying out what is there now; what is gone asks nothing of anybody.
+    /// Returns the feature that the client lacks for the current entry; a removed entry needs none.
     pub(crate) fn lacks(&self, subject: &ResourceKey, view: &Snapshot) -> Option<&'static str> {
         view.revision_of(subject)?;
         match subject {
@@ -134,17 +134,17 @@ impl ClientGroup {
         }
     }
 
-    /// The features of this server's engine that the client does not have.
+    /// Iterates over the features of this server's engine that the client lacks.
     pub(crate) fn features_lacking(&self) -> impl Iterator<Item = &'static str> {
         feature::ALL.iter().copied().filter(|feature| !self.features.contains(*feature))
     }
 
-    /// True if nothing that this server can read is beyond the client.
+    /// Returns true if the client has all features of this server.
     pub(crate) fn has_all_features(&self) -> bool {
         self.features_lacking().next().is_none()
     }
 
-    /// The rules that are off at these clients, of which so many are listed.
+    /// Returns the rules that are off at these clients, with the first `listed` of them.
     pub(crate) fn withheld(&self, view: &Snapshot, listed: usize) -> Withheld {
         let mut withheld = Withheld::default();
         for pattern in self.off(view) {
@@ -156,7 +156,7 @@ impl ClientGroup {
         withheld
     }
 
-    /// True if a rule is off at these clients for want of a feature.
+    /// Returns true if a rule is off at these clients for lack of a feature.
     pub(crate) fn is_behind_rules(&self, view: &Snapshot) -> bool {
         !self.has_all_features() && self.off(view).next().is_some()
     }

@@ -1,8 +1,8 @@
-//! One connected client: who it is, and how far it has come.
+//! Session of a connected client: its identity and acknowledged progress.
 //!
-//! A client is connected here, or to another replica which tells of it; both are a [`Session`] of the same form, so that
-//! whoever reads need not tell them apart. Refusals are kept with the revision of the rule or guard that was refused, so
-//! that they are outdated by its next revision without anybody having to clear them.
+//! A client is connected here or to a peer, which reports it; both have a [`ClientSession`] of the same form,
+//! so readers treat them alike. Refusals are kept with the revision of the refused entry, so its next
+//! revision outdates them without a cleanup.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -18,66 +18,66 @@ use crate::clients::group::{ClientGroup, Withheld};
 use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 
-/// The most bytes of the refusals that are kept of one client: some thirty usual ones.
+/// Maximum bytes of kept refusals per client: some thirty usual ones.
 pub(crate) const MAX_REFUSAL_BYTES: usize = 8 << 10;
 const MAX_REASON_BYTES: usize = 512;
-/// Of so many responses that are not answered yet it is remembered when they were made.
+/// Number of unanswered responses whose times are kept.
 const MAX_UNANSWERED: usize = 64;
 
-/// One connected client.
+/// Connected client.
 #[derive(Debug)]
 pub(crate) struct ClientSession {
     id: u64,
-    /// The replica that it is connected to; none = this one.
+    /// Replica of the connection; `None`: this one.
     replica: Option<Arc<str>>,
-    /// The same process has since come to another replica.
+    /// The same process has since connected to another replica.
     superseded: AtomicBool,
     pub(crate) class: Arc<ClientGroup>,
     pub(crate) instance: String,
     address: Option<SocketAddr>,
     sdk_version: String,
-    /// It holds more than its server knows.
+    /// The client holds a later state than its server.
     held: AtomicBool,
-    /// The epoch of what it held when it connected.
+    /// Epoch of its state at connection time.
     claimed_epoch: String,
-    /// Held nothing when it came, so that its process has most likely just begun.
+    /// It held nothing when it connected, so its process has probably just started.
     pub(crate) fresh: bool,
     connected_at: SystemTime,
-    /// The same by this machine's own clock; none = before that began.
+    /// Connection time by the monotonic clock; `None`: before that began.
     since: Option<Instant>,
     progress: Mutex<AckProgress>,
 }
 
-/// What a client refuses, and why.
+/// Refusal of a client, with its reason.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    /// That of the rule, guard or kill.
+    /// Revision of the refused rule, guard or kill.
     pub(crate) revision: u64,
     pub(crate) reason: Box<str>,
 }
 
-/// How far a client has come.
+/// Acknowledged progress of a client.
 #[derive(Debug)]
 pub(crate) struct AckProgress {
     pub(crate) epoch: Arc<str>,
-    /// The revision that the stream is at: sent, or passed over because nothing in it concerns the client.
+    /// Revision of the stream: sent, or skipped because nothing in it concerns the client.
     pub(crate) sent_revision: u64,
     sent_nonce: u64,
     acknowledged_nonce: u64,
     acknowledged_revision: u64,
-    /// Responses that wait for an answer, the oldest first, by their nonces.
+    /// Unanswered responses by nonce, oldest first.
     unanswered: VecDeque<(u64, SystemTime)>,
     refused: HashMap<ResourceKey, Refused>,
-    /// What they take.
+    /// Their bytes.
     refused_bytes: usize,
     source: i32,
     override_mode: i32,
     serves: bool,
-    heard_at: SystemTime,
+    received_at: SystemTime,
 }
 
 impl AckProgress {
-    /// The revision up to which the client confirmed everything that concerns it.
+    /// Returns the revision up to which the client acknowledged everything that concerns it.
     pub(crate) fn acknowledged_revision(&self) -> u64 {
         if self.acknowledged_nonce == self.sent_nonce {
             self.sent_revision
@@ -86,8 +86,8 @@ impl AckProgress {
         }
     }
 
-    /// Another store: nothing confirmed before counts.
-    pub(crate) fn start_anew(&mut self, epoch: Arc<str>) {
+    /// Restarts for another store: earlier acknowledgements do not count.
+    pub(crate) fn reset(&mut self, epoch: Arc<str>) {
         self.epoch = epoch;
         self.acknowledged_nonce = self.sent_nonce;
         self.acknowledged_revision = 0;
@@ -96,7 +96,7 @@ impl AckProgress {
         self.forget_refusals();
     }
 
-    /// Notes that a response is being sent that wants an answer; gives its nonce.
+    /// Records a response that needs an answer; returns its nonce.
     pub(crate) fn send_response(&mut self) -> u64 {
         self.sent_nonce += 1;
         if self.unanswered.len() < MAX_UNANSWERED {
@@ -105,7 +105,7 @@ impl AckProgress {
         self.sent_nonce
     }
 
-    /// Takes the answer to a response; false if it is none.
+    /// Records the answer to a response; false if it matches none.
     fn answered(&mut self, nonce: u64, revision: u64) -> bool {
         let is_answer = nonce > self.acknowledged_nonce && nonce <= self.sent_nonce;
         if is_answer {
@@ -113,35 +113,35 @@ impl AckProgress {
             self.acknowledged_revision = revision.min(self.sent_revision);
             self.unanswered.retain(|(waiting, _)| *waiting > nonce);
             if nonce < self.sent_nonce && self.unanswered.is_empty() {
-                // More than are remembered: since now, at least.
-                self.unanswered.push_back((self.sent_nonce, self.heard_at));
+                // More responses than are kept: late at least since now.
+                self.unanswered.push_back((self.sent_nonce, self.received_at));
             }
         }
         is_answer
     }
 
-    /// Since when something that was sent is not answered.
+    /// Returns since when a response is unanswered.
     pub(crate) fn behind_since(&self) -> Option<SystemTime> {
         self.unanswered.front().map(|(_, since)| *since)
     }
 
-    /// What the client runs on, as the wire numbers it.
+    /// Returns the source of the client's policy, as its wire number.
     pub(crate) fn source(&self) -> i32 {
         self.source
     }
 
-    /// The mode that is imposed on it where it runs; 0 = none.
+    /// Returns the local mode override; 0: none.
     pub(crate) fn override_mode(&self) -> i32 {
         self.override_mode
     }
 
-    /// Writes down what is confirmed, before the next response moves the mark.
+    /// Records the acknowledged revision before the next response.
     pub(crate) fn settle(&mut self) {
         self.acknowledged_revision = self.acknowledged_revision();
     }
 
-    /// Keeps what is refused, as far as it `concerns` the client. A copy of the reason: what was cut off would keep its
-    /// memory.
+    /// Keeps the refusals that concern the client. Copies the reason, since a slice would keep the whole
+    /// message in memory.
     fn refuse(&mut self, refused: Vec<v1::Refusal>, revision: u64, concerns: impl Fn(&ResourceKey) -> bool) {
         for refusal in refused {
             let Some(subject) = subject_of(&refusal).filter(&concerns) else { continue };
@@ -151,7 +151,7 @@ impl AckProgress {
         }
     }
 
-    /// Keeps one refusal. The oldest give way to it, those of kills last.
+    /// Keeps one refusal. Removes the oldest ones for it, those of kills last.
     fn keep(&mut self, subject: ResourceKey, refused: Refused) {
         self.refused_bytes += refused.bytes(&subject);
         let before = self.refused.get(&subject).map_or(0, |before| before.bytes(&subject));
@@ -174,30 +174,30 @@ impl AckProgress {
         self.refused_bytes = 0;
     }
 
-    /// What the refusals take, those included that are no longer current.
+    /// Returns the bytes of all refusals, outdated ones included.
     #[cfg(test)]
     pub(crate) fn refused_bytes(&self) -> usize {
         self.refused.iter().map(|(subject, refused)| refused.bytes(subject)).sum()
     }
 
-    /// Takes what another replica says of its client, which is of this epoch.
-    fn follow(&mut self, told: v1::FollowedClient, epoch: &Arc<str>) {
+    /// Applies a peer's message about its client, which is of this epoch.
+    fn follow(&mut self, message: v1::FollowedClient, epoch: &Arc<str>) {
         self.epoch = epoch.clone();
-        self.sent_revision = told.sent_revision;
-        self.acknowledged_revision = told.acknowledged_revision;
-        // What is acknowledged there is told, and not known by nonces here.
+        self.sent_revision = message.sent_revision;
+        self.acknowledged_revision = message.acknowledged_revision;
+        // Acknowledged revisions come from the peer; nonces are not known here.
         (self.sent_nonce, self.acknowledged_nonce) = (1, 0);
-        self.unanswered = told.behind_since.and_then(time).map(|since| (1, since)).into_iter().collect();
+        self.unanswered = message.behind_since.and_then(time).map(|since| (1, since)).into_iter().collect();
         self.forget_refusals();
-        // The other replica has looked at them; its table may be newer than this one.
-        self.refuse(told.refused, told.acknowledged_revision, |_| true);
-        self.source = told.source;
-        self.override_mode = told.override_mode;
-        self.serves |= told.serves;
-        self.heard_at = told.last_heard_at.and_then(time).unwrap_or_else(SystemTime::now);
+        // The peer has checked them; its snapshot may be newer than this one.
+        self.refuse(message.refused, message.acknowledged_revision, |_| true);
+        self.source = message.source;
+        self.override_mode = message.override_mode;
+        self.serves |= message.serves;
+        self.received_at = message.last_heard_at.and_then(time).unwrap_or_else(SystemTime::now);
     }
 
-    /// What the client refuses of what is in the table now.
+    /// Iterates over the current entries that the client refuses.
     pub(crate) fn refuses<'a>(
         &'a self,
         view: &'a Snapshot,
@@ -226,7 +226,7 @@ impl Refused {
     }
 }
 
-/// What a refusal is about; `None` if that cannot be read.
+/// Returns the resource of a refusal; `None` if it cannot be read.
 fn subject_of(refusal: &v1::Refusal) -> Option<ResourceKey> {
     let pattern = convert::pattern(refusal.key.as_ref()?).ok()?;
     Some(match (refusal.guard, refusal.kill) {
@@ -237,7 +237,8 @@ fn subject_of(refusal: &v1::Refusal) -> Option<ResourceKey> {
 }
 
 impl ClientSession {
-    /// A client that said hello; `held`: it holds more than this server knows, which confirms nothing.
+    /// Creates the session of a Hello. `held`: the client holds a later state than this server, which
+    /// acknowledges nothing.
     pub(crate) fn new(
         hello: v1::Hello,
         address: Option<SocketAddr>,
@@ -262,7 +263,7 @@ impl ClientSession {
             source: hello.source,
             override_mode: hello.override_mode,
             serves: hello.serves,
-            heard_at: now,
+            received_at: now,
         };
         progress.refuse(hello.refused, holds, |subject| concerns(&class, subject, view));
         Self {
@@ -282,62 +283,63 @@ impl ClientSession {
         }
     }
 
-    /// A client of another replica, as that tells of it.
+    /// Creates the session of a peer's client.
     pub(crate) fn mirrored(
-        mut told: v1::FollowedClient,
+        mut message: v1::FollowedClient,
         class: impl Into<Arc<ClientGroup>>,
         replica: Arc<str>,
         epoch: &Arc<str>,
         view: &Snapshot,
     ) -> Self {
-        let hello = told.hello.take().unwrap_or_default();
-        let address = told.address.parse().ok();
-        let connected_at = told.connected_at.and_then(time).unwrap_or_else(SystemTime::now);
-        let age = told.connected_for.and_then(convert::length).unwrap_or_default();
-        let session = Self::new(hello, address, class, view, told.held);
-        session.progress().follow(told, epoch);
+        let hello = message.hello.take().unwrap_or_default();
+        let address = message.address.parse().ok();
+        let connected_at = message.connected_at.and_then(time).unwrap_or_else(SystemTime::now);
+        let age = message.connected_for.and_then(convert::length).unwrap_or_default();
+        let session = Self::new(hello, address, class, view, message.held);
+        session.progress().follow(message, epoch);
         Self { replica: Some(replica), connected_at, since: Instant::now().checked_sub(age), ..session }
     }
 
-    /// True if it holds more than its server knows, so that nothing is taken from it.
+    /// Returns true if it holds a later state than its server, so its data is not used.
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// The epoch of what it held when it connected.
+    /// Returns the epoch of its state at connection time.
     pub(crate) fn claimed_epoch(&self) -> &str {
         &self.claimed_epoch
     }
 
-    /// Its server knows what it holds now.
+    /// Marks that its server has caught up with its state.
     pub(crate) fn release(&self) {
         self.held.store(false, Ordering::Relaxed);
     }
 
-    /// Takes what another replica says of its client.
-    pub(crate) fn follow(&self, told: v1::FollowedClient, epoch: &Arc<str>) {
-        self.held.store(told.held, Ordering::Relaxed);
-        self.progress().follow(told, epoch);
+    /// Applies a peer's message about its client.
+    pub(crate) fn follow(&self, message: v1::FollowedClient, epoch: &Arc<str>) {
+        self.held.store(message.held, Ordering::Relaxed);
+        self.progress().follow(message, epoch);
     }
 
-    /// The client as other replicas are told of it; `whole`: also what never changes.
-    pub(crate) fn told(&self, view: &Snapshot, whole: bool) -> v1::FollowedClient {
+    /// Returns the message for peers; `whole`: including its constant fields.
+    pub(crate) fn follow_message(&self, view: &Snapshot, whole: bool) -> v1::FollowedClient {
         let progress = self.progress();
-        let mut told = v1::FollowedClient {
+        let mut message = v1::FollowedClient {
             number: self.id,
             behind_since: progress.behind_since().map(Into::into),
             source: progress.source,
             override_mode: progress.override_mode,
-            last_heard_at: Some(progress.heard_at.into()),
+            last_heard_at: Some(progress.received_at.into()),
             serves: progress.serves,
             held: self.is_held(),
             ..v1::FollowedClient::default()
         };
-        // Whoever is told takes it for this epoch's, and of another one nothing that was confirmed counts.
+        // Peers assume this epoch; acknowledgements of another one do not count.
         if progress.epoch == *view.epoch() {
-            told.sent_revision = progress.sent_revision;
-            told.acknowledged_revision = progress.acknowledged_revision();
-            told.refused = progress.refuses(view).map(|(subject, refused)| refused.wire(subject)).collect();
+            message.sent_revision = progress.sent_revision;
+            message.acknowledged_revision = progress.acknowledged_revision();
+            message.refused =
+                progress.refuses(view).map(|(subject, refused)| refused.wire(subject)).collect();
         }
         if whole {
             let epoch = match (self.fresh, self.is_held()) {
@@ -345,10 +347,10 @@ impl ClientSession {
                 (false, true) => self.claimed_epoch.clone(),
                 (false, false) => progress.epoch.to_string(),
             };
-            told.address = self.address.map(|address| address.to_string()).unwrap_or_default();
-            told.connected_at = Some(self.connected_at.into());
-            told.connected_for = self.since.and_then(|since| since.elapsed().try_into().ok());
-            told.hello = Some(v1::Hello {
+            message.address = self.address.map(|address| address.to_string()).unwrap_or_default();
+            message.connected_at = Some(self.connected_at.into());
+            message.connected_for = self.since.and_then(|since| since.elapsed().try_into().ok());
+            message.hello = Some(v1::Hello {
                 identity: Some(self.identity()),
                 sdk_version: self.sdk_version.clone(),
                 features: self.class.wire_features(),
@@ -357,20 +359,20 @@ impl ClientSession {
                 ..v1::Hello::default()
             });
         }
-        told
+        message
     }
 
-    /// True if it is connected to this replica.
+    /// Returns true if it is connected to this replica.
     pub(crate) fn is_own(&self) -> bool {
         self.replica.is_none()
     }
 
-    /// The other replica that it is connected to.
+    /// Returns the other replica that it is connected to.
     pub(crate) fn replica(&self) -> Option<&Arc<str>> {
         self.replica.as_ref()
     }
 
-    /// True if the same process has since come to another replica, and this one has not noticed yet that it left.
+    /// Returns true if the same process has since connected to another replica, unnoticed by this one.
     pub(crate) fn is_superseded(&self) -> bool {
         self.superseded.load(Ordering::Relaxed)
     }
@@ -383,12 +385,13 @@ impl ClientSession {
         }
     }
 
-    /// Service, cluster, instance.
+    /// Returns service, cluster and instance.
     pub(crate) fn names(&self) -> [String; 3] {
         [self.class.service.clone(), self.class.cluster.clone(), self.instance.clone()]
     }
 
-    /// Which of the streams of one process is the newest. Not by the time of day, which replicas need not agree on.
+    /// Returns the order of the streams of one process. Independent of the time of day, on which replicas may
+    /// differ.
     pub(crate) fn age_rank(&self) -> (Option<Instant>, u64) {
         (self.since, self.id)
     }
@@ -397,7 +400,7 @@ impl ClientSession {
         Self { id, ..self }
     }
 
-    /// Marks it as left, or as not.
+    /// Marks it as superseded or not.
     pub(crate) fn supersede(&self, is_so: bool) {
         self.superseded.store(is_so, Ordering::Relaxed);
     }
@@ -406,19 +409,19 @@ impl ClientSession {
         self.progress.lock().expect("no holder of the lock panics")
     }
 
-    /// True if this is the answer to something that waits for one.
+    /// Returns true if an answer with this nonce is pending.
     pub(crate) fn awaits(&self, nonce: u64) -> bool {
         let progress = self.progress();
         nonce > progress.acknowledged_nonce && nonce <= progress.sent_nonce
     }
 
-    /// Takes an acknowledgement; true if it refuses something. What it refuses is kept if it is in the table and for
-    /// this client.
+    /// Applies an acknowledgement; true if it refuses an entry. Keeps refusals of current entries that
+    /// concern this client.
     pub(crate) fn acknowledge(&self, ack: v1::Ack, view: &Snapshot) -> bool {
         let mut progress = self.progress();
-        progress.heard_at = SystemTime::now();
+        progress.received_at = SystemTime::now();
         if progress.answered(ack.nonce, ack.revision) {
-            // What it confirms is in force there; its next report would say the same.
+            // What it acknowledges is in force there; its next report would confirm the same.
             progress.source = v1::Source::Live.into();
         }
         let refuses = !ack.refused.is_empty();
@@ -426,27 +429,27 @@ impl ClientSession {
         refuses
     }
 
-    /// Takes what a report says about the client itself.
+    /// Applies what a report contains about the client itself.
     pub(crate) fn reported(&self, report: &v1::Report) {
         let mut progress = self.progress();
-        progress.heard_at = SystemTime::now();
+        progress.received_at = SystemTime::now();
         progress.source = report.source;
         progress.override_mode = report.override_mode;
         progress.serves |= report.serves;
     }
 
-    /// True if it has a server layer.
+    /// Returns true if it has a server layer.
     pub(crate) fn serves(&self) -> bool {
         self.progress().serves
     }
 
-    /// Tells it from all others that were ever connected here.
+    /// Returns an id unique among all clients of this replica.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// The client as operators see it; `withheld` are the rules that are off at its class. At most `listed` of the
-    /// entries that it refuses are listed, kills first.
+    /// Describes the client for operators. `withheld`: the rules that are off at its group. Lists at most
+    /// `listed` refused entries, kills first.
     pub(crate) fn describe(
         &self,
         view: &Snapshot,
@@ -474,7 +477,7 @@ impl ClientSession {
             source: progress.source,
             override_mode: progress.override_mode,
             connected_at: Some(self.connected_at.into()),
-            last_heard_at: Some(progress.heard_at.into()),
+            last_heard_at: Some(progress.received_at.into()),
             behind_since: progress.behind_since().map(Into::into),
             features_lacking: self.class.features_lacking().map(str::to_owned).collect(),
             serves: progress.serves,
@@ -484,7 +487,7 @@ impl ClientSession {
     }
 }
 
-/// True if a rule, guard or kill is in the table and for clients of the class.
+/// Returns true if an entry is in the snapshot and concerns the group.
 fn concerns(class: &ClientGroup, subject: &ResourceKey, view: &Snapshot) -> bool {
     class.matches(subject.pattern()) && view.revision_of(subject).is_some()
 }
@@ -493,7 +496,7 @@ fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// A time as it can be told; none where it lies outside of the years 1970 to 9999.
+/// Converts a time; `None` outside the years 1970 to 9999.
 fn time(wire: prost_types::Timestamp) -> Option<SystemTime> {
     const YEAR_10000: i64 = 253_402_300_800;
     if (0..YEAR_10000).contains(&wire.seconds) { SystemTime::try_from(wire).ok() } else { None }

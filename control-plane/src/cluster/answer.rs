@@ -1,8 +1,8 @@
-//! The side of a replica that is followed: all its clients and their totals at first, then what changes.
+//! Serves a peer: all clients and their totals at first, then changes.
 //!
-//! What is to be told waits in an outbox ([`crate::push::outbox::Outbox`]) and is taken out at most every [`TELL_EVERY`], so that
-//! a client that moves ten times meanwhile is told once. Messages are bounded in size. A follower that does not read in
-//! time, or whose outbox is full, is cut off and begins anew.
+//! Changes wait in an outbox ([`crate::push::outbox::Outbox`]) and are sent at most every [`TELL_EVERY`], so
+//! that many changes of a client become one message. Messages have a size limit. A peer that does not read in
+//! time, or whose outbox is full, is disconnected and reconnects.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -20,28 +20,28 @@ use crate::push::watching::WatchingElsewhere;
 use crate::state::error::ApiError;
 use crate::state::snapshot::Snapshot;
 
-/// How long what changes is gathered.
+/// The time over which changes are collected.
 const TELL_EVERY: Duration = Duration::from_millis(30);
-/// How often is told at least that this replica is alive.
+/// The longest time between two messages.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const FIRST_WITHIN: Duration = Duration::from_secs(5);
-/// How long a follower may leave a message unread.
+/// The time that a peer may leave a message unread.
 const READ_WITHIN: Duration = Duration::from_secs(10);
 /// The most bytes of one message; a single part may be larger.
 const MESSAGE_BYTES: usize = 512 << 10;
 
 type Out = mpsc::Sender<Result<v1::FollowResponse, Status>>;
 
-/// One follower.
+/// One peer.
 struct Teller {
     cluster: Arc<Cluster>,
-    /// The store's identity when the stream began.
+    /// The epoch of the store when the stream began.
     epoch: Arc<str>,
     outbox: Arc<Outbox>,
     out: Out,
 }
 
-/// Serves one follower until one of the two leaves.
+/// Serves one peer until one of the two leaves.
 pub(crate) async fn serve(cluster: Arc<Cluster>, mut inbound: Streaming<v1::FollowRequest>, out: Out) {
     let ended = match timeout(FIRST_WITHIN, inbound.message()).await {
         Ok(Ok(Some(first))) => tell(cluster, first, inbound, &out).await,
@@ -50,13 +50,13 @@ pub(crate) async fn serve(cluster: Arc<Cluster>, mut inbound: Streaming<v1::Foll
         Err(_) => Err(ApiError::TooLate(FIRST_WITHIN).into()),
     };
     if let Err(status) = ended {
-        tracing::debug!(%status, "a follower is told no more");
-        // One that does not read is told nothing.
+        tracing::debug!(%status, "stream to a peer ended");
+        // A peer that does not read gets no error.
         let _ = timeout(ALIVE_EVERY, out.send(Err(status))).await;
     }
 }
 
-/// Tells until the follower leaves or this replica does, which ends well.
+/// Sends until the peer or this replica leaves, which is no error.
 async fn tell(
     cluster: Arc<Cluster>,
     first: v1::FollowRequest,
@@ -72,7 +72,7 @@ async fn tell(
         .fleet
         .hub
         .followed()
-        .ok_or_else(|| Status::resource_exhausted("too many follow this replica"))?;
+        .ok_or_else(|| Status::resource_exhausted("too many peers are connected to this replica"))?;
     let teller = Teller { epoch: table.epoch().clone(), outbox, out: out.clone(), cluster: cluster.clone() };
     let telling = teller.tell();
     tokio::pin!(telling);
@@ -93,7 +93,7 @@ fn check(cluster: &Cluster, table: &Snapshot, first: &v1::FollowRequest) -> Resu
     key::check_name("replica", &first.replica, &mut faults);
     faults.or(()).map_err(ApiError::Faults)?;
     if *first.replica == **cluster.peers.id() {
-        return Err(Status::failed_precondition("this is the same replica"));
+        return Err(Status::failed_precondition("a replica cannot connect to itself"));
     }
     if *first.epoch != **table.epoch() {
         let epoch = table.epoch();
@@ -145,12 +145,12 @@ impl Teller {
         }
     }
 
-    /// The totals of everybody who was there when the stream began. Between them what has changed meanwhile is passed
-    /// on: however long it all takes, what waits stays small.
+    /// Sends the totals of all clients that were connected when the stream began. Changes are sent in
+    /// between, so that the outbox stays small.
     async fn tell_totals(&self) -> Result<(), Status> {
         let mut packer = Packer::new(self);
         let mut next = Instant::now() + TELL_EVERY;
-        // Told after all totals, so that those of whoever leaves meanwhile are still somebody's.
+        // After all totals, so that the totals of clients that left meanwhile have an owner.
         let mut gone = Vec::new();
         for session in self.cluster.fleet.hub.own() {
             if !self.outbox.wants_totals(session.id()) {
@@ -173,17 +173,17 @@ impl Teller {
         packer.flush().await
     }
 
-    /// Tells what has waited: who came or moved, what was reported, who left.
+    /// Sends the waiting changes: new and changed clients, reports, clients that left.
     async fn pass_on(&self, waiting: Waiting) -> Result<(), Status> {
         if waiting.overflown {
-            return Err(Status::resource_exhausted("more happens than is read; begin anew"));
+            return Err(Status::resource_exhausted("the peer reads too slowly; reconnect"));
         }
         let table = self.cluster.fleet.table();
         let mut packer = Packer::new(self);
         for (session, is_new) in waiting.clients.into_values() {
-            packer.client(session.told(&table, is_new)).await?;
+            packer.client(session.follow_message(&table, is_new)).await?;
         }
-        // In an order of their own: a report is of a client that is known by then.
+        // Clients before reports, so that the client of each report is known.
         packer.flush().await?;
         for (number, came, report) in waiting.reports {
             packer.report(number, v1::Report::clone(&report), came.elapsed()).await?;
@@ -192,7 +192,8 @@ impl Teller {
         packer.flush().await
     }
 
-    /// What is told at least every second: also by which clock, and kills that the store could not take.
+    /// Returns the message that is sent at least every second: also the clock, and kills that the store could
+    /// not take.
     fn head_with_kills(&self) -> v1::FollowResponse {
         let table = self.cluster.fleet.table();
         v1::FollowResponse {
@@ -213,12 +214,12 @@ impl Teller {
 
     async fn send(&self, message: v1::FollowResponse) -> Result<(), Status> {
         if *self.cluster.fleet.table().epoch() != self.epoch {
-            return Err(Status::unavailable("the store was replaced; begin anew"));
+            return Err(Status::unavailable("the store was replaced; reconnect"));
         }
         match timeout(READ_WITHIN, self.out.send(Ok(message))).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Status::cancelled("the follower left")),
-            Err(_) => Err(Status::resource_exhausted("the stream was not read in time; begin anew")),
+            Ok(Err(_)) => Err(Status::cancelled("the peer closed the stream")),
+            Err(_) => Err(Status::resource_exhausted("the stream was not read in time; reconnect")),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The way to another replica: plain, or over TLS where its address says so.
+//! Connections to peers: plaintext, or TLS as set by their addresses.
 //!
-//! Each attempt makes a connection of its own, so that certificates that were replaced meanwhile are used. The own
-//! certificate is shown as a client's too: where the other one asks for certificates, this is the one there is.
+//! Each attempt makes a new connection, so that reloaded certificates are used. The own certificate also
+//! serves as the client certificate.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Connects to a replica; what is wrong is told in words.
+/// Connects to a peer. Errors with the reason as text.
 pub(crate) async fn connect(cluster: &Cluster, address: &str) -> Result<ReplicasClient<Channel>, String> {
     let wrong = |error: tonic::transport::Error| format!("{address}: {}", in_words(&error));
     let mut endpoint = Endpoint::from_shared(address.to_owned())
@@ -32,7 +32,7 @@ pub(crate) async fn connect(cluster: &Cluster, address: &str) -> Result<Replicas
     Ok(ReplicasClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES))
 }
 
-/// Whom this replica believes, and what it shows.
+/// Returns the trusted authorities and the certificate of this replica.
 async fn tls(cluster: &Cluster) -> Result<ClientTlsConfig, String> {
     let mut tls = ClientTlsConfig::new();
     let authorities = match &cluster.config.peer_ca {
@@ -58,7 +58,7 @@ async fn tls(cluster: &Cluster) -> Result<ClientTlsConfig, String> {
     Ok(tls)
 }
 
-/// The error with its sources, which is where the system's own words are.
+/// Formats the error with its sources, which contain the errors of the system.
 fn in_words(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,10 +1,10 @@
-//! `Fleet.ListReplicas`: the servers of this control plane.
+//! `Fleet.ListReplicas`: the replicas of this control plane.
 
 use damper_proto::v1;
 
 use crate::cluster::Cluster;
 
-/// All of them, by id.
+/// Returns all replicas, by id.
 pub(crate) fn list(cluster: &Cluster) -> v1::ListReplicasResponse {
     let count = |streams: usize| u32::try_from(streams).unwrap_or(u32::MAX);
     let table = cluster.fleet.table();

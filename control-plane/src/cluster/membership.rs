@@ -1,7 +1,8 @@
-//! How a replica takes its place among the others, and how it leaves.
+//! Joins and leaves the membership list.
 //!
-//! It leaves in an order in which nobody is told anything wrong: first its clients go, each told where they are until it
-//! is gone; then its key is removed, so that nobody waits for it; last the streams end on which the others follow it.
+//! Leaving has an order, so that peers never get wrong data: first the clients leave, and each is reported
+//! until it is gone; then the key is removed, so that no peer waits for this replica; last the streams to
+//! peers end.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,15 +13,15 @@ use crate::cluster::peer_set::PeerSet;
 use damper_store::Membership;
 use tokio::task::JoinSet;
 
-/// How long a start waits for the store to tell who else is there.
+/// The time limit at start for the list of replicas.
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 
-/// The store has not told who else is there.
+/// The store did not return the list of replicas in time.
 #[derive(Debug, thiserror::Error)]
-#[error("it does not tell within {} s which other replicas there are", SETTLED_WITHIN.as_secs())]
+#[error("no list of replicas within {} s", SETTLED_WITHIN.as_secs())]
 pub(crate) struct MembershipTimeout;
 
-/// Where others reach this replica; none where they must be told and the settings do not say it.
+/// Returns the address for peers; `None` if they need one and the configuration does not set it.
 pub(crate) fn address(
     advertise: Option<&str>,
     is_encrypted: bool,
@@ -34,8 +35,8 @@ pub(crate) fn address(
     (!is_shared || !local.ip().is_unspecified()).then(|| format!("{scheme}://{local}"))
 }
 
-/// Makes this replica known where its store is shared, and begins to follow the others. It knows of each before anybody
-/// can ask it, so that it never takes its own clients for the whole fleet.
+/// Adds this replica to the list if its store is shared, and starts to query the peers. It knows all peers
+/// before it serves, so that it never takes its own clients for the whole fleet.
 pub(crate) async fn join(
     cluster: &Arc<Cluster>,
     tasks: &mut JoinSet<&'static str>,
@@ -48,7 +49,7 @@ pub(crate) async fn join(
         presence.leave().await;
         return Err(MembershipTimeout);
     }
-    tracing::info!(replica = &**id, address = cluster.peers.own().address, "this replica is known to others");
+    tracing::info!(replica = &**id, address = cluster.peers.own().address, "registered this replica");
     let mut everybody = PeerSet::of(cluster.clone(), presence.known());
     everybody.look();
     tasks.spawn(async move {
@@ -58,7 +59,7 @@ pub(crate) async fn join(
     Ok(Some(presence))
 }
 
-/// Waits until the clients are gone, then takes this replica out.
+/// Waits until the clients are gone, then removes this replica from the list.
 pub(crate) async fn leave(cluster: &Cluster, presence: Option<Membership>) {
     let mut moves = cluster.fleet.hub.moves();
     while cluster.fleet.hub.own_streams() > 0 && moves.changed().await.is_ok() {}

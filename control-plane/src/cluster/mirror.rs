@@ -1,8 +1,8 @@
-//! The clients of another replica, as it tells of them: sessions in this one's hub, and reports in its statistics.
+//! The clients of a peer: sessions in the own register, and reports in the own statistics.
 //!
-//! Nothing of what it says is believed to be well formed: what can not be is left out and counted, and the number of its
-//! clients is bounded. When a stream begins, all that was known stays until the new stream has told everything, so that
-//! nobody is taken for gone because a connection was.
+//! All input is checked: malformed parts are dropped and counted, and the number of clients has a limit. When
+//! a stream begins, the known clients stay until the new stream has sent all of its own, so that a lost
+//! connection removes no client.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::clients::group::ClientGroup;
 use crate::cluster::Cluster;
 use crate::push::sessions::SessionGuard;
 
-/// The most clients of one replica.
+/// The most clients of one peer.
 const MAX_CLIENTS: usize = 100_000;
 
-/// What another replica has told.
+/// The mirrored clients of a peer.
 pub(crate) struct Mirror {
     cluster: Arc<Cluster>,
     replica: Arc<str>,
-    /// The store's identity that the present stream was opened under: what it tells is of that one.
+    /// The epoch of the store when the current stream was opened.
     epoch: Arc<str>,
-    /// By number; false: the present stream has not told of it yet.
+    /// By number; false: not sent by the current stream yet.
     clients: HashMap<u64, (SessionGuard, bool)>,
 }
 
@@ -33,18 +33,18 @@ impl Mirror {
         Self { cluster, replica, epoch, clients: HashMap::new() }
     }
 
-    /// A new stream begins, of this epoch.
+    /// Starts a new stream of this epoch.
     pub(crate) fn begin(&mut self, epoch: Arc<str>) {
         self.epoch = epoch;
         self.clients.values_mut().for_each(|(_, is_told)| *is_told = false);
     }
 
-    /// Forgets everything.
+    /// Forgets all clients.
     pub(crate) fn clear(&mut self) {
         self.clients.clear();
     }
 
-    /// Takes what is told; answers how much of it was left out.
+    /// Applies a message; returns the number of dropped parts.
     pub(crate) fn take(&mut self, told: v1::FollowResponse) -> u64 {
         let is_news = !(told.clients.is_empty() && told.gone.is_empty());
         let mut left_out = 0;
@@ -66,7 +66,7 @@ impl Mirror {
         left_out
     }
 
-    /// False where it can not be a client, or there is no room for it.
+    /// False if the client is malformed or exceeds the limit.
     fn client(&mut self, told: v1::FollowedClient) -> bool {
         if let Some((admitted, is_told)) = self.clients.get_mut(&told.number) {
             admitted.session.follow(told, &self.epoch);

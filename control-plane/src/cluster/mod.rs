@@ -1,9 +1,9 @@
-//! `damper.v1.Replicas`: what the servers of one control plane tell each other.
+//! `damper.v1.Replicas`: the protocol between the replicas of one control plane.
 //!
-//! Replicas find each other by their keys in the store ([`damper_store::Membership`]). Each follows every other
-//! ([`everybody`], [`follow`]): what that tells of its clients is mirrored into this one's hub and statistics ([`mirror`]), so that every
-//! answer is about the whole fleet. Each tells its followers of its own clients only ([`tell`]), so that nothing goes in
-//! circles. [`peers`] knows who is there and who is not heard.
+//! Replicas find each other by their keys in the store ([`damper_store::Membership`]). Each queries every
+//! peer ([`peer_set`], [`query`]) and mirrors the peer's clients into its own sessions and statistics
+//! ([`mirror`]), so that every answer covers the whole fleet. Each reports only its own clients to its peers
+//! ([`answer`]), so that no report goes round in circles. [`peers`] lists the peers and the unreachable ones.
 
 pub(crate) mod answer;
 pub(crate) mod connect;
@@ -35,7 +35,7 @@ use crate::cluster::peers::Peers;
 use crate::push::fleet_state::FleetState;
 use crate::state::error::ApiError;
 
-/// The largest message between replicas: a client's report of the largest size, and what goes with it.
+/// The largest message between replicas: a client's report of the largest size, and its envelope.
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
 /// This replica and its peers.
@@ -52,7 +52,7 @@ pub(crate) struct Cluster {
     pub(crate) ended: CancellationToken,
 }
 
-/// How peers are reached.
+/// The TLS settings for connections to peers.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerConfig {
     pub(crate) peer_ca: Option<PathBuf>,
@@ -60,13 +60,13 @@ pub(crate) struct PeerConfig {
 }
 
 impl Cluster {
-    /// Runs work that visits all rules, routes or clients: off the threads that serve streams, one at a time.
+    /// Runs work that visits all rules, routes or clients: off the runtime, one job at a time.
     pub(crate) async fn aside<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Arc<Self>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let cluster = self.clone();
-        self.fleet.state.worker.take(move |_| work(&cluster)).await
+        self.fleet.state.worker.run(move |_| work(&cluster)).await
     }
 }
 

@@ -1,8 +1,8 @@
-//! Following all other replicas, each in a task of its own, as the store tells who there is.
+//! Queries all peers in the membership list, each in its own task.
 //!
-//! Whoever is in the store and can not be followed, because there is no room or what it said of itself can not be read,
-//! is known as one that is not heard, so that every answer says that its clients are missing. A failure in following one
-//! is the failure of that one alone.
+//! A peer that cannot be queried, because there are too many or its entry is unreadable, counts as
+//! unreachable, so that every answer lists its clients as missing. A failure in the task of one peer does not
+//! affect the others.
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -21,31 +21,31 @@ use crate::cluster::Cluster;
 use crate::cluster::query::PeerLink;
 use damper_store::Members;
 
-/// The most replicas that are followed.
+/// The most peers that are queried.
 const MAX_FOLLOWED: usize = 64;
 const MAX_ADDRESS_BYTES: usize = 2048;
-/// The pause after a failure of this replica in following another one.
+/// The pause after a failure in the task of a peer.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// Those who are in the store.
+/// The replicas in the membership list.
 pub(crate) struct PeerSet {
     cluster: Arc<Cluster>,
     known: watch::Receiver<Members>,
     followed: BTreeSet<String>,
-    /// In the store, and not followed.
+    /// In the list, and not queried.
     unfollowed: BTreeSet<String>,
-    /// Each ends with the id of one that is gone.
+    /// Each ends with the id of a removed peer.
     tasks: JoinSet<String>,
 }
 
 impl PeerSet {
-    /// Nobody yet; `known` tells of each.
+    /// Starts without peers; `known` is the membership list.
     pub(crate) fn of(cluster: Arc<Cluster>, known: watch::Receiver<Members>) -> Self {
         let (followed, unfollowed) = (BTreeSet::new(), BTreeSet::new());
         Self { cluster, known, followed, unfollowed, tasks: JoinSet::new() }
     }
 
-    /// Takes up those who came, and forgets of those that are not followed who left.
+    /// Starts tasks for new peers, and forgets removed ones without a task.
     pub(crate) fn look(&mut self) {
         let all = self.known.borrow_and_update().clone();
         self.unfollowed.retain(|id| {
@@ -61,9 +61,9 @@ impl PeerSet {
             }
             match read(id, value) {
                 Ok(told) if self.followed.len() < MAX_FOLLOWED => self.follow(told),
-                // It is there all the same: what its clients do is missing.
+                // Its clients are still missing in the statistics.
                 told => {
-                    let problem = told.err().unwrap_or("there are too many replicas to follow them all");
+                    let problem = told.err().unwrap_or("too many replicas");
                     self.leave_out(id, problem);
                 }
             }
@@ -71,7 +71,7 @@ impl PeerSet {
         self.cluster.fleet.hub.changed();
     }
 
-    /// Follows everybody until this replica leaves the store.
+    /// Queries all peers until this replica leaves the store.
     pub(crate) async fn run(mut self) {
         loop {
             tokio::select! {
@@ -85,7 +85,7 @@ impl PeerSet {
             }
             self.look();
         }
-        // Nobody tells any more who is there, so that no connection that ends now is opened again.
+        // The membership list has ended, so no connection that closes now is opened again.
         self.tasks.shutdown().await;
         if self.cluster.stopping.is_cancelled() {
             std::future::pending::<()>().await;
@@ -103,34 +103,34 @@ impl PeerSet {
         if self.unfollowed.insert(id.to_owned()) {
             self.cluster.peers.found(v1::Replica { id: id.to_owned(), ..v1::Replica::default() });
             self.cluster.peers.unheard(id, problem.to_owned());
-            tracing::error!(replica = id, problem, "a replica can not be followed");
+            tracing::error!(replica = id, problem, "a replica cannot be queried");
         }
     }
 }
 
-/// Follows one until it is gone, whatever goes wrong here; answers with its id.
+/// Queries one peer until it is removed, even after failures of the task; returns its id.
 async fn follow(cluster: Arc<Cluster>, told: v1::Replica, known: watch::Receiver<Members>) -> String {
     let following = || PeerLink::of(cluster.clone(), told.clone(), known.clone()).run();
     while AssertUnwindSafe(following()).catch_unwind().await.is_err() {
-        tracing::error!(replica = told.id, "following a replica failed");
-        cluster.peers.unheard(&told.id, "this replica failed in following it; its log says how".to_owned());
+        tracing::error!(replica = told.id, "the task of a peer failed");
+        cluster.peers.unheard(&told.id, "internal error; see the log of this replica".to_owned());
         cluster.fleet.hub.changed();
         sleep(AGAIN_AFTER).await;
     }
     told.id
 }
 
-/// True if a replica can have this id.
+/// True if the id is valid.
 fn is_id(id: &str) -> bool {
     let mut faults = Faults::none();
     key::check_name("id", id, &mut faults);
     faults.is_empty()
 }
 
-/// What a replica said of itself in the store.
+/// Reads the entry of a replica in the store.
 fn read(id: &str, value: &[u8]) -> Result<v1::Replica, &'static str> {
     let told = v1::Replica::decode(value).ok().filter(|told| {
         told.id == id && told.version.len() <= key::MAX_NAME_BYTES && told.address.len() <= MAX_ADDRESS_BYTES
     });
-    told.ok_or("what is in the store about it can not be read")
+    told.ok_or("its entry in the store cannot be read")
 }

@@ -1,7 +1,7 @@
-//! Which replicas there are, and which of them are heard: what every answer about the fleet is qualified by.
+//! The known replicas and the unreachable ones among them; every answer about the fleet lists the latter.
 //!
-//! A replica is known as long as its key is in the store, or it is still heard. It is heard from when it has told of all
-//! its clients until its stream ends. That one is heard says that what is known of it is at most a moment old.
+//! A replica is known while its key is in the store or it is reachable. It is reachable from the time when it
+//! has sent all its clients until its stream ends; its data are then at most a moment old.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use damper_proto::v1;
 use prost::Message as _;
 
-/// This replica, and the others.
+/// This replica and its peers.
 pub(crate) struct Peers {
     own: v1::Replica,
     id: Arc<str>,
@@ -18,15 +18,15 @@ pub(crate) struct Peers {
     last_export: Mutex<Option<SystemTime>>,
 }
 
-/// What is known of another replica.
+/// The state of a peer.
 struct PeerState {
     told: v1::Replica,
-    /// A revision that one of the two tables has come to and the other has not, and since when.
+    /// A revision that one of the two snapshots has reached and the other has not, and since when.
     apart: Option<(u64, SystemTime)>,
     is_heard: bool,
 }
 
-/// A replica whose table is not where this one's is.
+/// A peer at another revision.
 pub(crate) struct OutOfSyncPeer {
     pub(crate) id: String,
     pub(crate) revision: u64,
@@ -34,7 +34,7 @@ pub(crate) struct OutOfSyncPeer {
 }
 
 impl Peers {
-    /// Only this one, which the others reach at an address.
+    /// Creates the list with this replica only, reachable by peers at the address.
     pub(crate) fn new(address: String, epoch: &str) -> Self {
         let id: Arc<str> = drawn_id().into();
         let own = v1::Replica {
@@ -53,55 +53,55 @@ impl Peers {
         self.others.lock().expect("no holder of the lock panics")
     }
 
-    /// This replica's id.
+    /// The id of this replica.
     pub(crate) fn id(&self) -> &Arc<str> {
         &self.id
     }
 
-    /// What this one says of itself.
+    /// The entry of this replica.
     pub(crate) fn own(&self) -> &v1::Replica {
         &self.own
     }
 
-    /// What this one says of itself in the store.
+    /// The entry of this replica in the store.
     pub(crate) fn announcement(&self) -> Vec<u8> {
         v1::Replica { self_: false, ..self.own.clone() }.encode_to_vec()
     }
 
-    /// When this replica started.
+    /// The start time of this replica.
     pub(crate) fn started_at(&self) -> SystemTime {
         let wire = self.own.started_at;
         wire.and_then(|at| SystemTime::try_from(at).ok()).unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
-    /// Rules and guards were exported, here or from another replica.
+    /// Records an export of rules and guards by any replica.
     pub(crate) fn exported(&self, at: SystemTime) {
         let mut last = self.last_export.lock().expect("no holder of the lock panics");
         *last = (*last).max(Some(at));
     }
 
-    /// When they last were; `None` = not since the replicas started.
+    /// The time of the last export; `None` if there was none since the replicas started.
     pub(crate) fn last_export(&self) -> Option<SystemTime> {
         *self.last_export.lock().expect("no holder of the lock panics")
     }
 
-    /// Another one is in the store: it is not heard yet.
+    /// Adds a peer from the store; it is not reachable yet.
     pub(crate) fn found(&self, told: v1::Replica) {
         let told = v1::Replica {
             self_: false,
-            problem: "it is being connected to".to_owned(),
+            problem: "connecting".to_owned(),
             unheard_since: Some(SystemTime::now().into()),
             ..told
         };
         self.others().insert(told.id.clone(), PeerState { told, apart: None, is_heard: false });
     }
 
-    /// Another one is gone.
+    /// Removes a peer.
     pub(crate) fn forget(&self, id: &str) {
         self.others().remove(id);
     }
 
-    /// What another one tells is complete from here on.
+    /// Marks a peer as reachable: its data are complete.
     pub(crate) fn heard(&self, id: &str) {
         if let Some(peer) = self.others().get_mut(id) {
             peer.is_heard = true;
@@ -110,7 +110,7 @@ impl Peers {
         }
     }
 
-    /// Another one is not heard, for this reason; true if it was until now.
+    /// Marks a peer as unreachable for this reason; true if it was reachable.
     pub(crate) fn unheard(&self, id: &str, problem: String) -> bool {
         let mut others = self.others();
         let Some(peer) = others.get_mut(id) else { return false };
@@ -121,8 +121,8 @@ impl Peers {
         was_heard
     }
 
-    /// Where another one's table is, and this one's. While there are writes the two are seldom at the same revision:
-    /// one is behind as long as it has not come to where the other was.
+    /// Compares the revisions of a peer and of this replica. During writes they are seldom equal: one is
+    /// behind until it reaches the revision that the other had.
     pub(crate) fn is_at(&self, id: &str, revision: u64, own: u64) {
         let mut others = self.others();
         let Some(peer) = others.get_mut(id) else { return };
@@ -135,7 +135,7 @@ impl Peers {
         }
     }
 
-    /// What another one says of itself every second: its clock, and what it found in its store.
+    /// Records the status of a peer, which it sends every second: its clock, and the state of its store.
     pub(crate) fn told(
         &self,
         id: &str,
@@ -149,18 +149,18 @@ impl Peers {
         peer.told.unaccepted_store = unaccepted;
     }
 
-    /// The ids of those that are not heard.
+    /// The ids of the unreachable peers.
     pub(crate) fn missing(&self) -> Vec<String> {
         let others = self.others();
         others.iter().filter(|(_, peer)| !peer.is_heard).map(|(id, _)| id.clone()).collect()
     }
 
-    /// All others.
+    /// All peers.
     pub(crate) fn all_others(&self) -> Vec<v1::Replica> {
         self.others().values().map(|peer| peer.told.clone()).collect()
     }
 
-    /// Those whose tables have been at other revisions than this one's.
+    /// The peers at other revisions than this replica.
     pub(crate) fn apart(&self) -> Vec<OutOfSyncPeer> {
         let others = self.others();
         let apart = others.values().filter_map(|peer| {
@@ -171,7 +171,7 @@ impl Peers {
     }
 }
 
-/// By how much a clock is ahead of another one; negative = behind.
+/// The difference between two clocks; negative: behind.
 fn offset(there: SystemTime, here: SystemTime) -> Option<prost_types::Duration> {
     match there.duration_since(here) {
         Ok(ahead) => prost_types::Duration::try_from(ahead).ok(),
@@ -182,7 +182,7 @@ fn offset(there: SystemTime, here: SystemTime) -> Option<prost_types::Duration> 
     }
 }
 
-/// The host's name and something that no other replica drew.
+/// Returns the host name and a random suffix.
 fn drawn_id() -> String {
     let host =
         std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());

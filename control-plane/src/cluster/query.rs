@@ -1,8 +1,8 @@
-//! Following one other replica.
+//! Queries one peer.
 //!
-//! It is connected to, what it tells is mirrored, and it is connected to again, for as long as its key is in the store. A
-//! replica whose key is gone is followed on as long as it is heard: an outage of the store makes nobody forget anybody.
-//! One that is not heard keeps its clients here for [`KEPT_FOR`], because most likely it was the connection that ended.
+//! The peer's clients are mirrored, and the connection is opened again while the peer's key is in the store.
+//! A reachable peer without a key is still queried, so that an outage of the store removes no peer. The
+//! clients of an unreachable peer are kept for [`KEPT_FOR`], because most likely only the connection ended.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,18 +24,18 @@ use crate::state::watcher::Hold;
 use crate::stats::report_interval::ReportSchedule;
 use damper_store::Members;
 
-/// How long a connection may take until the other one has told who it is.
+/// The time limit for a connection until the peer has identified itself.
 const OPEN_WITHIN: Duration = Duration::from_secs(3);
-/// A replica says something every second; one that has been silent for so long is not heard.
+/// A peer sends a message every second; after this time without one it is unreachable.
 const SILENT_FOR: Duration = Duration::from_secs(5);
-/// How long the clients of one that is not heard are kept.
+/// The time for which the clients of an unreachable peer are kept.
 const KEPT_FOR: Duration = Duration::from_secs(2);
-/// The pause before it is connected to again grows from the first to the second of these, with full jitter.
+/// The shortest and the longest pause before a reconnect, with full jitter.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How long after a polite end of its stream a replica's key may stay before it is said not to be heard.
+/// The time between the regular end of a peer's stream and the removal of its key.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
-/// One replica that is followed.
+/// One peer that is queried.
 pub(crate) struct PeerLink {
     cluster: Arc<Cluster>,
     told: v1::Replica,
@@ -43,7 +43,7 @@ pub(crate) struct PeerLink {
     mirror: Mirror,
 }
 
-/// A stream that was opened.
+/// An open stream.
 struct Opened {
     said: Streaming<v1::FollowResponse>,
     first: v1::FollowResponse,
@@ -52,9 +52,9 @@ struct Opened {
     paces: watch::Receiver<ReportSchedule>,
 }
 
-/// Why a stream has ended.
+/// The reason for the end of a stream.
 enum Ended {
-    /// Politely: the replica stops, most likely.
+    /// Regular end: the peer most likely stops.
     Leaving,
     Lost(String),
 }
@@ -65,7 +65,7 @@ impl PeerLink {
         Self { cluster, told, known, mirror }
     }
 
-    /// Follows until the replica is gone.
+    /// Queries until the peer is removed.
     pub(crate) async fn run(mut self) {
         let mut pause = PAUSE.0;
         let mut kept_until = Instant::now();
@@ -77,14 +77,14 @@ impl PeerLink {
                     kept_until = Instant::now() + KEPT_FOR;
                     match ended {
                         Ended::Leaving if self.goes().await => break,
-                        Ended::Leaving => "it ended the stream".to_owned(),
+                        Ended::Leaving => "the peer closed the stream".to_owned(),
                         Ended::Lost(problem) => problem,
                     }
                 }
                 Err(problem) => problem,
             };
             if self.cluster.peers.unheard(&self.told.id, problem.clone()) && self.is_known() {
-                tracing::warn!(replica = self.told.id, problem, "another replica is not heard");
+                tracing::warn!(replica = self.told.id, problem, "peer disconnected");
             }
             self.cluster.fleet.hub.changed();
             self.rest(pause.mul_f64(fastrand::f64()), kept_until).await;
@@ -92,7 +92,7 @@ impl PeerLink {
         }
     }
 
-    /// True if the replica's key goes, as it does where a replica stops in order.
+    /// True if the peer's key is removed, as in a regular stop.
     async fn goes(&self) -> bool {
         let mut known = self.known.clone();
         let gone = known.wait_for(|known| !known.contains_key(&self.told.id));
@@ -103,7 +103,7 @@ impl PeerLink {
         self.known.borrow().contains_key(&self.told.id)
     }
 
-    /// Waits, unless the replica goes meanwhile.
+    /// Waits, unless the peer is removed meanwhile.
     async fn rest(&mut self, pause: Duration, kept_until: Instant) {
         let id = self.told.id.clone();
         let mut known = self.known.clone();
@@ -122,7 +122,7 @@ impl PeerLink {
         }
     }
 
-    /// Opens a stream and hears who answers.
+    /// Opens a stream and reads the first message.
     async fn open(&mut self, kept_until: Instant) -> Result<Opened, String> {
         let (cluster, told) = (self.cluster.clone(), self.told.clone());
         let mut opening = pin!(timeout(OPEN_WITHIN, open(cluster, told)));
@@ -140,7 +140,7 @@ impl PeerLink {
         }
     }
 
-    /// Mirrors what is told until the stream ends.
+    /// Mirrors the messages until the stream ends.
     async fn hear(&mut self, mut opened: Opened) -> Ended {
         self.mirror.begin(opened.epoch.clone());
         self.take(opened.first);
@@ -158,7 +158,7 @@ impl PeerLink {
                         said.watched = watched;
                         is_news
                     });
-                    // It was not the other one that has said something.
+                    // The message was not the peer's.
                     continue;
                 }
             };
@@ -171,7 +171,7 @@ impl PeerLink {
                 Ok(Ok(None)) => return Ended::Leaving,
                 Ok(Err(status)) => return Ended::Lost(told_in(&status)),
                 Err(_) => {
-                    return Ended::Lost(format!("it has been silent for {} s", SILENT_FOR.as_secs()));
+                    return Ended::Lost(format!("no message for {} s", SILENT_FOR.as_secs()));
                 }
             }
         }
@@ -179,7 +179,7 @@ impl PeerLink {
 
     fn take(&mut self, mut message: v1::FollowResponse) {
         for kill in std::mem::take(&mut message.held_kills).into_iter().take(MAX_KILLS) {
-            // No room: it is told again within a second.
+            // No room: the peer sends it again within a second.
             let _ = self.cluster.fleet.state.hold.try_send(Hold::Take { kills: vec![kill], answer: None });
         }
         if message.sent_at.is_some() {
@@ -187,7 +187,7 @@ impl PeerLink {
         }
         let (revision, complete) = (message.revision, message.complete);
         if let Some(at) = message.last_export_at.and_then(|at| SystemTime::try_from(at).ok()) {
-            // Another clock may be ahead of this one.
+            // The peer's clock may be ahead.
             self.cluster.peers.exported(at.min(SystemTime::now()));
         }
         let left_out = self.mirror.take(message);
@@ -195,7 +195,7 @@ impl PeerLink {
         if complete {
             self.cluster.peers.heard(&self.told.id);
             self.cluster.fleet.hub.changed();
-            tracing::info!(replica = self.told.id, "another replica is heard");
+            tracing::info!(replica = self.told.id, "peer connected");
         }
         self.cluster.peers.is_at(&self.told.id, revision, self.cluster.fleet.table().revision());
     }
@@ -221,7 +221,7 @@ async fn open(cluster: Arc<Cluster>, told: v1::Replica) -> Result<Opened, String
     let answer = client.follow(request).await;
     let mut said = answer.map_err(|status| told_in(&status))?.into_inner();
     let first = said.message().await.map_err(|status| told_in(&status))?;
-    let first = first.ok_or_else(|| "it ended the stream at once".to_owned())?;
+    let first = first.ok_or_else(|| "the peer closed the stream at once".to_owned())?;
     if first.replica != told.id {
         return Err(format!(
             "{} answers there",
@@ -229,12 +229,12 @@ async fn open(cluster: Arc<Cluster>, told: v1::Replica) -> Result<Opened, String
         ));
     }
     if *first.epoch != *epoch {
-        return Err("it serves from another store".to_owned());
+        return Err("it uses another store".to_owned());
     }
     Ok(Opened { said, first, epoch, say, paces })
 }
 
-/// What a status says, in words for operators.
+/// Formats a status for operators.
 fn told_in(status: &tonic::Status) -> String {
     let mut text = format!("{} ({:?})", status.message(), status.code());
     let mut source = std::error::Error::source(status);

@@ -29,7 +29,7 @@ struct Inside {
 async fn inside() -> Inside {
     let folder = tempfile::tempdir().unwrap();
     let store = SledStore::open(folder.path()).await.unwrap();
-    let (parts, tasks) = start(OpenedServer::over(Arc::new(store)).await);
+    let (parts, tasks) = start(OpenedServer::for_test(Arc::new(store)).await);
     Inside { cluster: parts.cluster, _tasks: tasks, _folder: folder }
 }
 

@@ -1,7 +1,7 @@
-//! What a server can be told, with its defaults.
+//! The settings of a server with their defaults.
 //!
-//! The bounds of rules are the engine's and not found here; these are the server's own limits and times. They
-//! can be set so that tests need not wait half a minute for a slow consumer.
+//! These are the server's own limits and times; the bounds of rules are in damper-core. Times are settings so
+//! that tests need not wait half a minute for a slow consumer.
 
 pub(crate) mod open_ports;
 
@@ -18,24 +18,24 @@ use damper_net::limits::Limits;
 use damper_net::tls::TlsConfig;
 pub(crate) use damper_store::StoreUrl;
 
-/// The most rules there may be, unless a server is told otherwise.
+/// The default limit of rules.
 pub const MAX_RULES: usize = 100_000;
 
-/// The most guards there may be, unless a server is told otherwise.
+/// The default limit of guards.
 pub const MAX_GUARDS: usize = 10_000;
 
-/// The most tokens there may be, unless a server is told otherwise.
+/// The default limit of tokens.
 pub const MAX_TOKENS: usize = 10_000;
 
-/// How many replicas can be expected. One follows at most 64 others.
+/// The number of replicas that can be expected. A replica has at most 64 peers.
 pub const REPLICAS: RangeInclusive<u32> = 1..=65;
 
-/// How often the last service of a chain may be sent what its first was asked for once, before a write that raises it
-/// is refused.
+/// The most attempts at the last service of a chain per request at its first. A write that raises it further
+/// is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxAmplification(u32);
 
-/// The limit is not one of those that can be set.
+/// The limit is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is not in 1 to {}", MaxAmplification::MOST)]
 pub struct AmplificationOutOfRange;
@@ -43,7 +43,7 @@ pub struct AmplificationOutOfRange;
 impl MaxAmplification {
     const MOST: u32 = 1000;
 
-    /// How often.
+    /// The number of attempts.
     #[must_use]
     pub fn sends(self) -> u32 {
         self.0
@@ -65,89 +65,90 @@ impl TryFrom<u32> for MaxAmplification {
     }
 }
 
-/// How a server runs. [`Settings::new`] fills in everything but the store.
+/// The configuration of a server. [`ServerConfig::new`] sets everything but the store.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Where rules are kept: `sled:PATH` or `etcd://HOST:PORT[,...][/PREFIX]`.
+    /// The store of rules: `sled:PATH` or `etcd://HOST:PORT[,...][/PREFIX]`.
     pub store: StoreUrl,
     /// The password of the etcd user named in `store`; from a file or the environment, never from a flag.
     pub etcd_password: Option<String>,
-    /// Where gRPC, gRPC-Web and the page are served. Default 127.0.0.1:7600; port 0 = any free one.
+    /// The address of gRPC, gRPC-Web and the web UI. Default 127.0.0.1:7600; port 0 = any free one.
     pub listen: SocketAddr,
-    /// Where metrics and health are served besides. Default: only on `listen`.
+    /// A separate address for metrics and health. Default: only on `listen`.
     pub metrics_listen: Option<SocketAddr>,
-    /// Whom it answers. Default everybody.
+    /// The authentication of callers. Default none.
     pub auth: Auth,
     /// TLS on `listen` and, unless `metrics_plaintext`, on `metrics_listen`. Default none.
     pub tls: Option<TlsConfig>,
-    /// No TLS on `metrics_listen` although there is a certificate, and no objection to anybody's reading there. Default
-    /// false.
+    /// Serves `metrics_listen` without TLS, also to other machines. Default false.
     pub metrics_plaintext: bool,
-    /// Where the first admin token is, or is written where the store has none. Default: nowhere.
+    /// The file of the first admin token, which is created if the store has none. Default: no file.
     pub bootstrap_token_file: Option<PathBuf>,
-    /// Where the page is, where that is not what requests call this server: behind a proxy. Default: nowhere else.
+    /// Origins of the web UI behind a proxy, if they differ from the host of requests. Default: none.
     pub page_origins: Vec<PageOrigin>,
-    /// Where a service's name is in the names of its client certificate. Default: a SPIFFE id's last segment, or a whole
-    /// DNS name.
+    /// Patterns of client certificate names that contain the service. Default: the last segment of a SPIFFE
+    /// id, or a whole DNS name.
     pub client_identities: Vec<ClientIdentity>,
-    /// Listen beyond loopback although neither TLS nor tokens guard the port. Default false.
+    /// Allows listening beyond loopback without TLS or tokens. Default false.
     pub allow_insecure: bool,
-    /// What connections and requests may take.
+    /// The limits of connections and requests.
     pub limits: Limits,
-    /// Where other replicas over the same store reach this one: `http://HOST:PORT` or `https://...`. Default: `listen`,
-    /// which can not be every address of the machine then.
+    /// The address of this replica for its peers: `http://HOST:PORT` or `https://...`. Default: `listen`,
+    /// which must then be a single address.
     pub advertise: Option<String>,
-    /// The authorities that sign the other replicas' certificates. Default: those of clients, else the system's.
+    /// The authorities of the peers' certificates. Default: those of clients, else the system's.
     pub peer_ca: Option<PathBuf>,
-    /// The name in the other replicas' certificates. Default: the host of the address where each is reached.
+    /// The name in the peers' certificates. Default: the host of each peer's address.
     pub peer_name: Option<String>,
-    /// How many replicas there should be; a diagnosis warns where there are fewer. Default: not known.
+    /// The expected number of replicas; the doctor warns if there are fewer. Default: unknown.
     pub replicas: Option<u32>,
-    /// The most rules there may be. Default [`MAX_RULES`].
+    /// The most rules. Default [`MAX_RULES`].
     pub max_rules: usize,
-    /// The most guards there may be. Default [`MAX_GUARDS`].
+    /// The most guards. Default [`MAX_GUARDS`].
     pub max_guards: usize,
-    /// The most tokens there may be. Default [`MAX_TOKENS`].
+    /// The most tokens. Default [`MAX_TOKENS`].
     pub max_tokens: usize,
-    /// The most bytes of one apply. Default 16 MiB: some 50,000 usual rules.
+    /// The most bytes of one apply. Default 16 MiB: about 50,000 usual rules.
     pub max_apply_bytes: usize,
-    /// The most routes whose figures are kept. Default 10,000.
+    /// The most routes with statistics. Default 10,000.
     pub max_routes: usize,
-    /// The most bytes of all figures: totals of processes, windows of routes, failed calls. Default 96 MiB.
+    /// The most bytes of all statistics: totals of processes, windows of routes, failed calls. Default 96
+    /// MiB.
     pub max_figures_bytes: usize,
-    /// Writes that raise the worst chain above this are refused unless forced. Default 16.
+    /// Writes that raise the worst chain above this are rejected unless forced. Default 16.
     pub max_amplification: MaxAmplification,
     /// Changes older than this are dropped, but for the last 1,000. Default 30 days.
     pub history_retention: HistoryRetention,
-    /// How long after the start old changes are dropped first; then once an hour. Default 1 min.
+    /// The time from the start to the first removal of old changes, which then runs once an hour. Default 1
+    /// min.
     pub first_retention_after: Duration,
-    /// How often services report. Default 5 s.
+    /// The report interval of clients. Default 5 s.
     pub report_interval: Duration,
-    /// How often they report while somebody watches. Default 1 s.
+    /// The report interval while statistics are watched. Default 1 s.
     pub watched_report_interval: Duration,
-    /// How often a stream without news says that it is alive. Default 15 s.
+    /// The interval of keep-alive messages on an idle stream. Default 15 s.
     pub bookmark_interval: Duration,
-    /// How long a stream may leave a response unread before it is closed. Default 30 s.
+    /// The time that a stream may leave a response unread before it is closed. Default 30 s.
     pub slow_consumer_after: Duration,
-    /// How long a client may take to confirm what it was sent before it is said to lag. Default 10 s.
+    /// The time that a client may take to acknowledge a revision before it counts as behind. Default 10 s.
     pub lags_after: Duration,
-    /// How long a stream lives before the server ends it, with up to a tenth more or less. Default 30 min.
+    /// The age at which the server ends a stream, with up to a tenth more or less. Default 30 min.
     pub stream_age: Duration,
-    /// How long a unary call may take. Default 30 s.
+    /// The deadline of unary requests. Default 30 s.
     pub unary_deadline: Duration,
-    /// How long connections may take to end on shutdown. Default 3 s.
+    /// The time for connections to end on shutdown. Default 3 s.
     pub drain: Duration,
 }
 
 impl ServerConfig {
-    /// The addresses that would be open to other machines without a guard, each with the ways to guard it. A server
-    /// does not start with any, unless `allow_insecure`.
+    /// Returns the addresses that other machines could use without protection, each with its remedies. A
+    /// server does not start with any, unless `allow_insecure` is set.
     #[must_use]
     pub fn open_doors(&self) -> Vec<String> {
         open_ports::problems(self)
     }
 
-    /// The defaults, with this store.
+    /// Returns the defaults, with this store.
     #[must_use]
     pub fn new(store: StoreUrl) -> Self {
         Self {

@@ -1,14 +1,14 @@
-//! Which of the addresses that a server shall listen on, and which way to its store, would be open to others.
+//! Finds listen addresses and a store connection that lack protection.
 //!
-//! Loopback is for everybody on the machine, and whoever sets up a server there may leave it so. Everywhere else the
-//! API takes TLS, or what is said can be read and changed on the way, and tokens, or everybody may do everything. What
-//! the metrics port has is read only: there it takes TLS, or word that it may be read. Where the port is guarded the way
-//! to etcd must be, too: whoever sits there reads the hashes of tokens and the cluster key, and writes policy.
+//! Loopback addresses need none. On other addresses the API needs TLS against eavesdropping and changes on
+//! the way, and tokens against access by any client. The metrics port is read only and needs TLS or explicit
+//! permission. If the API is protected, the connection to etcd must be encrypted too, because it carries
+//! token hashes, the cluster key and writes.
 
 use crate::auth::Auth;
 use crate::config::ServerConfig;
 
-/// What is open, each with the ways to guard it; empty = nothing.
+/// Returns the problems with their remedies; empty = none.
 pub(crate) fn problems(settings: &ServerConfig) -> Vec<String> {
     let mut problems = Vec::new();
     let open = |address: std::net::SocketAddr| !address.ip().is_loopback();
@@ -16,7 +16,7 @@ pub(crate) fn problems(settings: &ServerConfig) -> Vec<String> {
     let lacks_tls = settings.tls.is_none();
     if open(listen) && lacks_tls {
         problems.push(format!(
-            "{listen} can be reached from other machines, and nothing is encrypted: give a certificate and its key \
+            "{listen} can be reached from other machines without encryption: set a certificate and its key \
              with --tls-cert FILE --tls-key FILE (openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 \
              -nodes -keyout key.pem -out cert.pem -subj /CN=damper -addext subjectAltName=DNS:HOST makes one to try \
              with), or listen on 127.0.0.1"
@@ -24,7 +24,7 @@ pub(crate) fn problems(settings: &ServerConfig) -> Vec<String> {
     }
     if open(listen) && settings.auth == Auth::None {
         problems.push(format!(
-            "{listen} can be reached from other machines, and everybody there may do everything: ask for tokens with \
+            "{listen} can be reached from other machines, and all clients have full access: require tokens with \
              --auth tokens (and --bootstrap-token-file FILE for the first one), or listen on 127.0.0.1"
         ));
     }
@@ -34,17 +34,16 @@ pub(crate) fn problems(settings: &ServerConfig) -> Vec<String> {
         && !settings.metrics_plaintext
     {
         problems.push(format!(
-            "{metrics} can be reached from other machines, and metrics are not encrypted: give --tls-cert FILE \
-             --tls-key FILE, or say --metrics-plaintext if everybody there may read them"
+            "{metrics} can be reached from other machines, and metrics are not encrypted: set --tls-cert FILE \
+             --tls-key FILE, or allow it with --metrics-plaintext"
         ));
     }
     if (open(listen) || settings.auth == Auth::Tokens)
         && let Some(endpoint) = settings.store.plaintext_elsewhere()
     {
         problems.push(format!(
-            "the way to the etcd at {endpoint} is not encrypted: whoever is on it reads the hashes of tokens and the key \
-             that sessions are signed with, and writes policy: give etcd TLS and say --store \
-             etcds://HOST:PORT/PREFIX?ca=FILE"
+            "the connection to etcd at {endpoint} is not encrypted: it exposes token hashes and the session key, and \
+             allows writes: enable TLS in etcd and set --store etcds://HOST:PORT/PREFIX?ca=FILE"
         ));
     }
     problems

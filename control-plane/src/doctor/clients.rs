@@ -1,4 +1,4 @@
-//! The control plane itself and who is connected to it.
+//! Checks of the control plane itself and of its clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -13,15 +13,15 @@ use crate::doctor::{Check, DoctorInput, codes, finding, service_of};
 use crate::state::kills::StoredKill;
 use crate::state::text::many;
 
-/// A client is on its way to live rules for so long after it connected.
+/// The time that a client may take to get live rules after it connected.
 const LIVE_WITHIN: Duration = Duration::from_secs(15);
 
 pub(crate) const CHECKS: &[Check] = &[
     Check { what: "the store answers", scope: |_| "1 replica".to_owned(), find: store },
     Check { what: "kill switches in force", scope: kills_scope, find: kills },
-    Check { what: "clients obey the kills in force", scope: kills_scope, find: disobedient },
+    Check { what: "clients apply the kills in force", scope: kills_scope, find: disobedient },
     Check { what: "processes are connected", scope: connected, find: nobody },
-    Check { what: "clients confirm what they are sent", scope: DoctorInput::count_of_clients, find: lagging },
+    Check { what: "clients acknowledge revisions", scope: DoctorInput::count_of_clients, find: lagging },
     Check {
         what: "clients accept rules, guards and kills",
         scope: DoctorInput::count_of_clients,
@@ -33,18 +33,10 @@ pub(crate) const CHECKS: &[Check] = &[
         find: features,
     },
     Check { what: "clients run the same SDK", scope: DoctorInput::count_of_clients, find: versions },
-    Check {
-        what: "processes have instance ids of their own",
-        scope: DoctorInput::count_of_clients,
-        find: duplicates,
-    },
+    Check { what: "instance ids are unique", scope: DoctorInput::count_of_clients, find: duplicates },
     Check { what: "modes are not overridden", scope: DoctorInput::count_of_clients, find: overrides },
     Check { what: "clients run on live rules", scope: DoctorInput::count_of_clients, find: not_live },
-    Check {
-        what: "services that are called have a server layer",
-        scope: DoctorInput::count_of_clients,
-        find: layers,
-    },
+    Check { what: "called services have a server layer", scope: DoctorInput::count_of_clients, find: layers },
 ];
 
 fn store(picture: &DoctorInput) -> Vec<v1::Finding> {
@@ -70,7 +62,7 @@ fn kills(picture: &DoctorInput) -> Vec<v1::Finding> {
     });
     let told = concerned.map(|stored| {
         let v1::KillSwitch { calls, reason, updated_by, .. } = &stored.wire;
-        let what = if *calls { "stops all calls" } else { "stops what is repeated" };
+        let what = if *calls { "stops all calls" } else { "stops retries and hedges" };
         let left = stored.remaining(picture.now).unwrap_or_default();
         let by = if updated_by.is_empty() { "unknown" } else { updated_by };
         let message = format!("{what} for {} more; set by {by}: {reason:?}", rough(left));
@@ -79,7 +71,7 @@ fn kills(picture: &DoctorInput) -> Vec<v1::Finding> {
     told.collect()
 }
 
-/// A time as people say it: 45 s, 60 min, 4 h 5 min.
+/// Formats a time with one or two units: 45 s, 60 min, 4 h 5 min.
 fn rough(time: Duration) -> String {
     match time.as_secs() {
         s @ 0..100 => format!("{s} s"),
@@ -88,7 +80,7 @@ fn rough(time: Duration) -> String {
     }
 }
 
-/// One finding for each kill that some of those whom it concerns lack the feature for, or refuse.
+/// One finding for each kill that some of its clients do not support or refuse.
 fn disobedient(picture: &DoctorInput) -> Vec<v1::Finding> {
     let mut found = Vec::new();
     for stored in picture.table.kills().in_force(picture.now) {
@@ -107,7 +99,7 @@ fn disobedient(picture: &DoctorInput) -> Vec<v1::Finding> {
     found
 }
 
-/// Why a client does not obey a kill that concerns it.
+/// Returns why a client does not apply a kill that concerns it.
 fn disobeys(client: &v1::Client, stored: &StoredKill) -> Option<String> {
     let v1::Identity { service, cluster, .. } = client.identity.clone()?;
     let class = ClientGroup { service, cluster, features: known(&client.features) };
@@ -142,8 +134,8 @@ fn nobody(picture: &DoctorInput) -> Vec<v1::Finding> {
         service => {
             let connected: Vec<&str> = picture.connected().into_iter().take(5).collect();
             let others = match connected.as_slice() {
-                [] => "nor is any other".to_owned(),
-                names => format!("connected are {}", names.join(", ")),
+                [] => "no other service is connected either".to_owned(),
+                names => format!("connected services: {}", names.join(", ")),
             };
             format!("no process of {service} is connected; {others}")
         }
@@ -157,7 +149,7 @@ fn lagging(picture: &DoctorInput) -> Vec<v1::Finding> {
         let lag = picture.now.duration_since(since).unwrap_or_default();
         (lag >= picture.lags_after).then(|| {
             format!(
-                "confirmed revision {} and was sent {} {} ago",
+                "acknowledged revision {}; revision {} was sent {} ago",
                 client.acknowledged_revision,
                 client.sent_revision,
                 age(since, picture.now)
@@ -166,7 +158,7 @@ fn lagging(picture: &DoctorInput) -> Vec<v1::Finding> {
     })
 }
 
-/// One finding for each rule, guard or kill that is refused.
+/// One finding for each refused rule, guard or kill.
 fn refusals(picture: &DoctorInput) -> Vec<v1::Finding> {
     let mut refused: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for client in picture.clients() {
@@ -205,7 +197,7 @@ fn versions(picture: &DoctorInput) -> Vec<v1::Finding> {
     })
 }
 
-/// The three numbers of a version; none where it has another form.
+/// Parses the three numbers of a version; `None` for another form.
 fn version(text: &str) -> Option<[u64; 3]> {
     let numbers = text.split(['-', '+']).next()?.split('.').map(|part| part.parse().ok());
     numbers.collect::<Option<Vec<u64>>>()?.try_into().ok()
@@ -220,7 +212,7 @@ fn duplicates(picture: &DoctorInput) -> Vec<v1::Finding> {
     let told = services.into_iter().map(|(service, mut ids)| {
         ids.sort_unstable();
         let (example, others) = (ids[0], ids.len() - 1);
-        let others = if others > 0 { format!(", and {others} more so") } else { String::new() };
+        let others = if others > 0 { format!("; {others} more shared ids") } else { String::new() };
         finding(
             codes::DUPLICATE_INSTANCE,
             service,
@@ -238,7 +230,7 @@ fn overrides(picture: &DoctorInput) -> Vec<v1::Finding> {
             v1::Mode::Observe => "observe",
             v1::Mode::Enforce => "enforce",
         };
-        Some(format!("its mode is at most {mode}, by DAMPER_MODE or the override file"))
+        Some(format!("local override to {mode}, by DAMPER_MODE or the override file"))
     })
 }
 
@@ -246,7 +238,7 @@ fn not_live(picture: &DoctorInput) -> Vec<v1::Finding> {
     picture.by_service(codes::NOT_LIVE, |client| {
         let since = SystemTime::try_from(client.connected_at?).ok()?;
         let source = match client.source() {
-            v1::Source::LastKnownGood => "runs on the last known good rules of its disk",
+            v1::Source::LastKnownGood => "runs on the last known good rules of its state file",
             v1::Source::BuiltIn => "runs without rules",
             v1::Source::Unspecified | v1::Source::Live => return None,
         };
@@ -263,7 +255,7 @@ fn layers(picture: &DoctorInput) -> Vec<v1::Finding> {
     })
 }
 
-/// How long ago, in whole seconds.
+/// Returns the age in whole seconds.
 pub(crate) fn age(since: SystemTime, now: SystemTime) -> Millis {
     Millis(Duration::from_secs(now.duration_since(since).unwrap_or_default().as_secs()))
 }

@@ -1,4 +1,4 @@
-//! The endpoints that clients know of callees.
+//! Checks of the endpoints of callees.
 
 use damper_core::Mode;
 use damper_proto::v1;
@@ -8,11 +8,11 @@ use crate::state::text::many;
 use crate::stats::summary::RouteSummary;
 
 pub(crate) const CHECKS: &[Check] = &[
-    Check { what: "no endpoint fails alone", scope, find: failing },
-    Check { what: "retries have another endpoint to go to", scope, find: single },
+    Check { what: "no single endpoint fails", scope, find: failing },
+    Check { what: "retries can reach another endpoint", scope, find: single },
 ];
 
-/// The callees that it is about, and those that it calls.
+/// The callees of the diagnosis, and those that its service calls.
 fn callees(picture: &DoctorInput) -> impl Iterator<Item = &v1::CalleeEndpoints> {
     picture.endpoints.iter().filter(|callee| {
         picture.is_about(&callee.callee_service)
@@ -39,7 +39,7 @@ fn scope(picture: &DoctorInput) -> String {
 }
 
 fn failing(picture: &DoctorInput) -> Vec<v1::Finding> {
-    // What a process remembers that calls nobody may be long ago.
+    // The state of a callee without calls may be old.
     let is_called =
         |callee: &&v1::CalleeEndpoints| to(picture, callee).any(|row| row.stats.calls_per_s > 0.0);
     let bad = callees(picture).filter(|callee| !callee.problem.is_empty()).filter(is_called);
@@ -61,7 +61,7 @@ fn single(picture: &DoctorInput) -> Vec<v1::Finding> {
     told.collect()
 }
 
-/// How many attempts the rule of a route allows that repeats its calls.
+/// Returns the most attempts of the enforced rule of a route.
 fn attempts(picture: &DoctorInput, row: &RouteSummary) -> Option<u32> {
     let rule = picture.table.winner(&row.route.key()?)?;
     let policy = rule.policy();

@@ -1,4 +1,4 @@
-//! Who does not come in at this replica: services that are turned away, and everybody when its certificate is over.
+//! Checks of the listeners of this replica: rejected services, certificates and tokens.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use crate::doctor::{Check, DoctorInput, codes, finding};
 use crate::state::text::many;
 use crate::state::tokens::StoredToken;
 
-/// What is known of the certificate that this replica shows.
+/// The state of this replica's certificate.
 #[derive(Debug, Default)]
 pub(crate) struct ListenerCertificate {
-    /// Why it is not good, or not for long any more.
+    /// The reason why it is invalid or expires soon.
     pub(crate) warning: Option<String>,
-    /// Why the files as they are now are not in use.
+    /// The reason why the current files are not in use.
     pub(crate) refused: Option<String>,
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    Check { what: "services are let in at this replica", scope: turned_away, find: agent_denied },
-    Check { what: "this replica's certificate is good for long", scope: tls, find: certificate_ends },
-    Check { what: "tokens are good for long", scope: tokens, find: token_ends },
-    Check { what: "this replica's certificate is the one in its files", scope: tls, find: reload_fails },
+    Check { what: "services are accepted by this replica", scope: turned_away, find: agent_denied },
+    Check { what: "this replica's certificate does not expire soon", scope: tls, find: certificate_ends },
+    Check { what: "tokens do not expire soon", scope: tokens, find: token_ends },
+    Check { what: "this replica uses the certificate in its files", scope: tls, find: reload_fails },
 ];
 
 fn turned_away(picture: &DoctorInput) -> String {
-    format!("{} turned away in the last 10 min", many(picture.turned_away.len(), "service"))
+    format!("{} rejected in the last 10 min", many(picture.turned_away.len(), "service"))
 }
 
 fn tls(picture: &DoctorInput) -> String {
@@ -38,7 +38,7 @@ fn agent_denied(picture: &DoctorInput) -> Vec<v1::Finding> {
     let told = about.map(|refusal| {
         let crate::auth::rejected::RejectedClient { who, service, why, times, last, .. } = refusal;
         let ago = age(*last, picture.now);
-        let message = format!("{who} was turned away {}, last {ago} ago: {why}", many_times(*times));
+        let message = format!("{who} was rejected {}, last {ago} ago: {why}", many_times(*times));
         finding(codes::AGENT_DENIED, service, message)
     });
     told.collect()
@@ -57,7 +57,7 @@ fn tokens(picture: &DoctorInput) -> String {
     many(about_tokens(picture).count(), "token")
 }
 
-/// All tokens, or those that were made for the service.
+/// All tokens, or those with a scope for the service.
 fn about_tokens(picture: &DoctorInput) -> impl Iterator<Item = &StoredToken> {
     let all = picture.table.tokens().all().map(|token| &**token);
     let service = &picture.service;
@@ -73,15 +73,15 @@ fn token_ends(picture: &DoctorInput) -> Vec<v1::Finding> {
         let role = token.wire.role().as_str_name().trim_start_matches("ROLE_").to_ascii_lowercase();
         let at = prost_types::Timestamp { nanos: 0, ..end.into() };
         let message = match end.duration_since(now) {
-            Ok(left) => format!("role {role}, ends in {}, at {at}", roughly(left)),
-            Err(_) => format!("role {role}, ended {} ago, at {at}", age(end, now)),
+            Ok(left) => format!("role {role}, expires in {}, at {at}", roughly(left)),
+            Err(_) => format!("role {role}, expired {} ago, at {at}", age(end, now)),
         };
         finding(codes::TOKEN_ENDS, &format!("{} ({})", token.wire.name, token.id), message)
     });
     found.collect()
 }
 
-/// In days, or in hours where it is less than two days.
+/// Formats a time in days, or in hours below two days.
 fn roughly(left: Duration) -> String {
     let hours = left.as_secs() / 3600;
     if hours < 48 { many(hours as usize, "hour") } else { many(hours as usize / 24, "day") }

@@ -1,8 +1,8 @@
-//! What is not as it should be in the fleet, or for one service, and what to do about it.
+//! Finds problems of the fleet or of one service, with remedies.
 //!
-//! A diagnosis is a list of checks over one [`Picture`]: everything that is known at one moment. Each check is
-//! narrow and says what it looked at, so that an answer without findings says something too. Figures are those of
-//! the last minute, or of the window that is asked for; a check that goes by them needs enough calls to mean anything.
+//! A diagnosis is a list of checks over one [`DoctorInput`]: the known state at one moment. Each check is
+//! narrow and reports its scope, so that an answer without findings is informative too. Rates are those of
+//! the last minute, or of the requested window; a check of rates needs a minimum of calls.
 
 pub(crate) mod clients;
 pub(crate) mod codes;
@@ -39,58 +39,58 @@ use crate::write::findings::FindingList;
 /// Clients are back within 3 s of a server; a busy fleet takes longer.
 const SETTLED_AFTER: Duration = Duration::from_secs(15);
 
-/// The codes of all findings that a diagnosis can have.
+/// Returns the codes of all findings of a diagnosis.
 pub fn diagnosis_codes() -> impl Iterator<Item = &'static str> {
-    let beside = [GUARD_CUTS, CLIENTS_LACK_FEATURE, MORE_FINDINGS];
-    codes::ALL.iter().copied().chain(beside).map(|known| known.code)
+    let others = [GUARD_CUTS, CLIENTS_LACK_FEATURE, MORE_FINDINGS];
+    codes::ALL.iter().copied().chain(others).map(|known| known.code)
 }
 
-/// Of each client so many of the entries are looked at that it refuses.
+/// The number of refused entries that are checked per client.
 const LISTED: usize = 20;
 
-/// Everything that is known at one moment.
+/// The known state at one moment.
 struct DoctorInput {
     now: SystemTime,
     /// When this replica started.
     started: SystemTime,
     table: Arc<Snapshot>,
-    /// Whom it is about; empty = everybody.
+    /// The service of the diagnosis; empty = all.
     service: String,
     /// All clients, by name.
     clients: Vec<v1::Client>,
-    /// Over which rates are taken.
-    over: RateWindow,
+    /// The window of rates.
+    window: RateWindow,
     /// All routes.
     rows: Arc<[Arc<RouteSummary>]>,
     served: Vec<(Method, v1::ServedRates)>,
     endpoints: Vec<v1::CalleeEndpoints>,
     /// Instance ids that several processes report under, with their services.
     shared_ids: Vec<(String, String)>,
-    /// How late a client may be to confirm what it was sent.
+    /// The time that a client may take to acknowledge a revision.
     lags_after: Duration,
-    /// All replicas, this one included, and those that are elsewhere than this one.
+    /// All replicas, including this one, and those at another revision.
     replicas: Vec<v1::Replica>,
     apart: Vec<OutOfSyncPeer>,
-    /// How many there should be, where that is known.
+    /// The expected number of replicas, if known.
     replicas_wanted: Option<u32>,
     last_export: Option<SystemTime>,
-    /// Services that this one did not let in of late.
+    /// Services that this replica rejected recently.
     turned_away: Vec<RejectedClient>,
     store_is_full: bool,
-    /// None = no TLS.
+    /// `None` without TLS.
     certificate: Option<crate::doctor::listeners::ListenerCertificate>,
 }
 
-/// One thing that is looked at.
+/// One check.
 pub(crate) struct Check {
-    /// What, in words.
+    /// The expected state, as text.
     what: &'static str,
-    /// At how many of what.
+    /// The number of checked objects, as text.
     scope: fn(&DoctorInput) -> String,
     find: fn(&DoctorInput) -> Vec<v1::Finding>,
 }
 
-/// What a diagnosis reads.
+/// The sources of a diagnosis.
 pub(crate) struct Doctor {
     pub(crate) cluster: Arc<Cluster>,
     /// The expected number of replicas, if configured.
@@ -108,14 +108,14 @@ pub(crate) async fn diagnose(
         key::check_name("service", &request.service, &mut faults);
         faults.or(()).map_err(ApiError::Faults)?;
     }
-    let over =
+    let window =
         request.window.map_or(Ok(RateWindow::Minute), |window| RateWindow::read("window", Some(window)))?;
     let cluster = doctor.cluster.clone();
     let doctor = doctor.clone();
-    cluster.aside(move |_| Ok(picture(&doctor, request.service, over).diagnosis())).await
+    cluster.aside(move |_| Ok(picture(&doctor, request.service, window).diagnosis())).await
 }
 
-fn picture(doctor: &Doctor, service: String, over: RateWindow) -> DoctorInput {
+fn picture(doctor: &Doctor, service: String, window: RateWindow) -> DoctorInput {
     let table = doctor.cluster.fleet.table();
     let now = SystemTime::now();
     let sessions = doctor.cluster.fleet.hub.clients("", "");
@@ -126,16 +126,16 @@ fn picture(doctor: &Doctor, service: String, over: RateWindow) -> DoctorInput {
     });
     DoctorInput {
         now,
-        over,
+        window,
         started: doctor.cluster.peers.started_at(),
         replicas_wanted: doctor.replicas_wanted,
         last_export: doctor.cluster.peers.last_export(),
-        turned_away: doctor.cluster.access.turned_away.of_late(now),
+        turned_away: doctor.cluster.access.rejected.recent(now),
         store_is_full: doctor.cluster.fleet.state.store.is_full(),
         certificate,
         clients: doctor.cluster.fleet.hub.described(sessions, &table, LISTED).collect(),
-        rows: doctor.cluster.fleet.stats.rows_over(over, &table),
-        served: doctor.cluster.fleet.stats.served_rates(over),
+        rows: doctor.cluster.fleet.stats.rows_over(window, &table),
+        served: doctor.cluster.fleet.stats.served_rates(window),
         endpoints: doctor.cluster.fleet.stats.endpoints(""),
         shared_ids: doctor.cluster.fleet.stats.shared_ids(),
         lags_after: doctor.lags_after,
@@ -179,18 +179,18 @@ impl DoctorInput {
         self.service.is_empty() || self.service == service
     }
 
-    /// True while clients may still be on their way to a server that has started again.
+    /// True while clients may still be reconnecting after a restart of the server.
     fn is_settling(&self) -> bool {
         let has_started = self.now.duration_since(self.started).is_ok_and(|since| since < SETTLED_AFTER);
         has_started && self.table.revision() > 0
     }
 
-    /// The clients that it is about.
+    /// The clients of the diagnosis.
     fn clients(&self) -> impl Iterator<Item = &v1::Client> {
         self.clients.iter().filter(|client| self.is_about(service_of(client)))
     }
 
-    /// The routes that it is about: from and to the service.
+    /// The routes of the diagnosis: from and to the service.
     fn rows(&self) -> impl Iterator<Item = &RouteSummary> {
         let rows = self.rows.iter().map(|row| &**row);
         rows.filter(|row| {
@@ -198,7 +198,7 @@ impl DoctorInput {
         })
     }
 
-    /// The services that are connected.
+    /// The connected services.
     fn connected(&self) -> BTreeSet<&str> {
         self.clients.iter().map(service_of).collect()
     }
@@ -212,7 +212,7 @@ impl DoctorInput {
         many(self.rows().count(), "route")
     }
 
-    /// A finding for each service that has such clients, with how many there are and one of them.
+    /// Returns a finding for each service with such clients: their number and one example.
     fn by_service(
         &self,
         known: FindingCode,

@@ -1,4 +1,4 @@
-//! The replicas of the control plane among themselves.
+//! Checks of the replicas of the control plane.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,18 +8,18 @@ use crate::doctor::clients::age;
 use crate::doctor::{Check, DoctorInput, codes, finding};
 use crate::state::text::many;
 
-/// So long a replica may be elsewhere than this one before one of the two is said to be behind.
+/// The time that a replica may be at another revision before one of the two counts as behind.
 const APART_FOR: Duration = Duration::from_secs(10);
 
-/// A backup by `damper export` that is older than this is old.
+/// The longest accepted time between two runs of `damper export`.
 const EXPORT_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Clocks that NTP keeps agree better than this, the way of a message included.
+/// Clocks synchronised by NTP differ by less, including the latency of a message.
 const CLOCKS_AGREE: Duration = Duration::from_secs(2);
 
 pub(crate) const CHECKS: &[Check] = &[
-    Check { what: "replicas hear each other", scope: count, find: unheard },
-    Check { what: "there are as many replicas as there should be", scope: wanted, find: missing },
+    Check { what: "replicas are connected to each other", scope: count, find: unheard },
+    Check { what: "all expected replicas are running", scope: wanted, find: missing },
     Check { what: "rules and guards were exported in the last week", scope: exported, find: export_old },
     Check { what: "replicas are at the same revision", scope: count, find: behind },
     Check { what: "the clocks of the replicas agree", scope: count, find: clocks_differ },
@@ -34,7 +34,7 @@ fn unheard(picture: &DoctorInput) -> Vec<v1::Finding> {
     let told = unheard.map(|v1::Replica { id, address, problem, unheard_since, .. }| {
         let since = unheard_since.and_then(|since| SystemTime::try_from(since).ok()).unwrap_or(picture.now);
         let ago = age(since, picture.now);
-        finding(codes::REPLICA_UNHEARD, id, format!("{address} has not been heard for {ago}: {problem}"))
+        finding(codes::REPLICA_UNHEARD, id, format!("{address} has been unreachable for {ago}: {problem}"))
     });
     told.collect()
 }
@@ -71,7 +71,7 @@ fn exported(picture: &DoctorInput) -> String {
     }
 }
 
-/// Only where there is something to export.
+/// Without rules and guards there is no finding.
 fn export_old(picture: &DoctorInput) -> Vec<v1::Finding> {
     let since = picture.last_export.unwrap_or(picture.started);
     let is_old = picture.now.duration_since(since).is_ok_and(|age| age >= EXPORT_EVERY);
@@ -91,7 +91,7 @@ fn clocks_differ(picture: &DoctorInput) -> Vec<v1::Finding> {
     });
     let found = differs.map(|(replica, seconds)| {
         let ahead = if seconds > 0.0 { "ahead of" } else { "behind" };
-        let message = format!("its clock is {:.1} s {ahead} this replica's", seconds.abs());
+        let message = format!("the clock is {:.1} s {ahead} that of this replica", seconds.abs());
         finding(codes::CLOCKS_DIFFER, &replica.id, message)
     });
     found.collect()
@@ -107,7 +107,7 @@ fn behind(picture: &DoctorInput) -> Vec<v1::Finding> {
         let there = apart.revision;
         let message = match there < own {
             true => format!("it is at revision {there}, this replica at {own}"),
-            false => format!("it is at revision {there}, and this replica has come to {own} only"),
+            false => format!("it is at revision {there}, this replica only at {own}"),
         };
         finding(codes::REPLICA_BEHIND, &apart.id, message)
     });

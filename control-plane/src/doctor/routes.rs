@@ -1,4 +1,4 @@
-//! What routes measure: who repeats, what refuses, where chains end.
+//! Checks of the statistics of routes: retries, gates and chains.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,34 +12,30 @@ use crate::stats::rate_window::RateWindow;
 use crate::stats::summary::{ENOUGH_CALLS, RouteSummary, WHOLE_COVERAGE};
 use crate::write::reach;
 
-/// From so many attempts per call on a route is stormed.
+/// Attempts per call from which on a route has a retry storm.
 const STORM: f64 = 1.5;
-/// From this share of failed calls on they are told.
+/// The share of failed calls from which on they are reported.
 const FAILING: f64 = 0.01;
 
-/// From this share of calls that run out of time on they are told.
+/// The share of expired calls from which on they are reported.
 const LATE: f64 = 0.05;
 
 pub(crate) const CHECKS: &[Check] = &[
     Check { what: "amplification is below 1.5", scope: DoctorInput::count_of_routes, find: storms },
-    Check { what: "kills have shown their effect", scope: DoctorInput::count_of_routes, find: stopped },
+    Check { what: "kills have taken effect", scope: DoctorInput::count_of_routes, find: stopped },
     Check { what: "retry breakers allow retries", scope: DoctorInput::count_of_routes, find: breakers },
-    Check { what: "calls have the time they need", scope: DoctorInput::count_of_routes, find: deadlines },
-    Check { what: "budgets are not used up", scope: DoctorInput::count_of_routes, find: budgets },
+    Check { what: "calls do not expire", scope: DoctorInput::count_of_routes, find: deadlines },
+    Check { what: "budgets are not exhausted", scope: DoctorInput::count_of_routes, find: budgets },
     Check { what: "circuit breakers are closed", scope: DoctorInput::count_of_routes, find: circuits },
-    Check {
-        what: "nobody loops around Damper's calls",
-        scope: DoctorInput::count_of_routes,
-        find: outer_loops,
-    },
-    Check { what: "nobody else repeats: gRPC, Envoy", scope: served_scope, find: foreign_repeats },
-    Check { what: "repeat limits refuse nothing", scope: served_scope, find: shed },
+    Check { what: "no caller retries around Damper", scope: DoctorInput::count_of_routes, find: outer_loops },
+    Check { what: "no retries by gRPC or Envoy", scope: served_scope, find: foreign_repeats },
+    Check { what: "repeat limits block nothing", scope: served_scope, find: shed },
     Check { what: "calls belong to requests", scope: DoctorInput::count_of_routes, find: lost_contexts },
     Check { what: "callees are connected too", scope: DoctorInput::count_of_routes, find: unknown_callees },
     Check { what: "failing routes have a rule", scope: DoctorInput::count_of_routes, find: without_rule },
 ];
 
-/// A finding for each route of which there is something to say.
+/// Returns a finding for each route with a message.
 fn each(
     picture: &DoctorInput,
     known: damper_core::lint::codes::FindingCode,
@@ -51,16 +47,16 @@ fn each(
     told.collect()
 }
 
-/// Of a shorter window than a minute fewer calls are enough, at the same rate.
+/// True if the rate would make enough calls in a minute; shorter windows need fewer calls.
 fn enough(stats: &v1::RouteStats) -> bool {
     stats.calls_per_s * RateWindow::Minute.length().as_secs_f64() >= ENOUGH_CALLS
 }
 
-/// The window, in words.
+/// Formats the window.
 fn last(picture: &DoctorInput) -> String {
-    match picture.over {
+    match picture.window {
         RateWindow::Minute => "the last minute".to_owned(),
-        over => format!("the last {} s", over.length().as_secs()),
+        window => format!("the last {} s", window.length().as_secs()),
     }
 }
 
@@ -68,16 +64,16 @@ fn storms(picture: &DoctorInput) -> Vec<v1::Finding> {
     each(picture, codes::RETRY_STORM, |stats| storm(picture, stats).filter(|_| stats.awaited_kill.is_none()))
 }
 
-/// The figures of the window go on telling a storm that a kill has just stopped.
+/// The rates of the window still show a retry storm that a kill has just stopped.
 fn stopped(picture: &DoctorInput) -> Vec<v1::Finding> {
     each(picture, codes::STORM_STOPPED, |stats| {
         let kill = convert::pattern(stats.awaited_kill.as_ref()?).ok()?;
         let storm = storm(picture, stats)?;
-        Some(format!("stopped by kill {kill}, waiting for the proof; {storm}"))
+        Some(format!("stopped by kill {kill}, verifying; {storm}"))
     })
 }
 
-/// How much is repeated, where that is a storm.
+/// Describes the load if it is a retry storm.
 fn storm(picture: &DoctorInput, stats: &v1::RouteStats) -> Option<String> {
     let v1::RouteStats { amplification, calls_per_s, attempts_per_s, .. } = stats;
     (enough(stats) && *amplification > STORM).then(|| {
@@ -93,8 +89,8 @@ fn breakers(picture: &DoctorInput) -> Vec<v1::Finding> {
         let v1::RouteStats { breaker_refuses, clients, window_failures, window_successes, .. } = stats;
         (*breaker_refuses > 0).then(|| {
             format!(
-                "refuses at {breaker_refuses} of {}: {window_failures} failures against {window_successes} successes \
-                 in all windows",
+                "retry breaker open in {breaker_refuses} of {} ({window_failures} failures, \
+                 {window_successes} successes)",
                 many(*clients as usize, "process")
             )
         })
@@ -111,7 +107,7 @@ fn deadlines(picture: &DoctorInput) -> Vec<v1::Finding> {
                 known.map_or_else(|| "unknown".to_owned(), |time| Millis(time).to_string())
             };
             let (all, p50, p99) = (stats.calls_per_s, time(&stats.p50), time(&stats.p99));
-            format!("{out:.1} of {all:.1} calls/s run out of time; p50 {p50}, p99 {p99} of those that ended")
+            format!("{out:.1} of {all:.1} calls/s expire; p50 {p50}, p99 {p99} of the others")
         })
     })
 }
@@ -120,7 +116,7 @@ fn budgets(picture: &DoctorInput) -> Vec<v1::Finding> {
     each(picture, codes::BUDGET_USED_UP, |stats| {
         let v1::RouteStats { budget_refuses, clients, .. } = stats;
         (*budget_refuses > 0)
-            .then(|| format!("refuses at {budget_refuses} of {}", many(*clients as usize, "process")))
+            .then(|| format!("exhausted in {budget_refuses} of {}", many(*clients as usize, "process")))
     })
 }
 
@@ -128,7 +124,7 @@ fn circuits(picture: &DoctorInput) -> Vec<v1::Finding> {
     each(picture, codes::CIRCUIT_NOT_CLOSED, |stats| {
         let v1::RouteStats { circuit_open, clients, .. } = stats;
         (*circuit_open > 0)
-            .then(|| format!("is not closed at {circuit_open} of {}", many(*clients as usize, "process")))
+            .then(|| format!("not closed in {circuit_open} of {}", many(*clients as usize, "process")))
     })
 }
 
@@ -138,7 +134,7 @@ fn outer_loops(picture: &DoctorInput) -> Vec<v1::Finding> {
         let rate = row.stats.outer_loop_calls_per_s;
         let share = percent(rate / row.stats.calls_per_s.max(f64::MIN_POSITIVE));
         let message = format!(
-            "{caller} calls again after a call of the same request had failed for good: {rate:.2}/s, {share} of the calls"
+            "{caller} calls again after a failed call of the same request: {rate:.2}/s, {share} of the calls"
         );
         finding(codes::OUTER_LOOP, &row.route.names().join(" "), message)
     });
@@ -163,7 +159,7 @@ fn foreign_repeats(picture: &DoctorInput) -> Vec<v1::Finding> {
         ] {
             if rate > 0.0 {
                 let first = rates.first_sends_per_s;
-                let message = format!("{rate:.2} repeats/s by {who}, beside {first:.2} first sends/s");
+                let message = format!("{rate:.2} retries/s by {who}, and {first:.2} first attempts/s");
                 found.push(finding(known, &subject, message));
             }
         }
@@ -176,7 +172,7 @@ fn shed(picture: &DoctorInput) -> Vec<v1::Finding> {
     let told = shedding.map(|(subject, rates)| {
         let v1::ServedRates { shed_repeats_per_s, first_sends_per_s, .. } = rates;
         let message =
-            format!("refuses {shed_repeats_per_s:.2} repeats/s, with {first_sends_per_s:.2} first sends/s");
+            format!("blocks {shed_repeats_per_s:.2} retries/s, at {first_sends_per_s:.2} first attempts/s");
         finding(codes::REPEATS_SHED, &subject, message)
     });
     told.collect()
@@ -210,7 +206,7 @@ fn unknown_callees(picture: &DoctorInput) -> Vec<v1::Finding> {
         match meant(picture, callee) {
             Some(meant) => {
                 let message =
-                    format!("{message}; {meant} is connected and serves its methods: is {meant} meant?");
+                    format!("{message}; did you mean {meant}, which is connected and serves its methods?");
                 finding(codes::CALLEE_MISSPELT, callee, message)
             }
             None => finding(codes::CALLEE_UNKNOWN, callee, message),
@@ -219,9 +215,9 @@ fn unknown_callees(picture: &DoctorInput) -> Vec<v1::Finding> {
     told.collect()
 }
 
-/// The connected service that serves every method called on this callee; of several the one with the nearest name.
+/// Returns the connected service that serves every method called on this callee; of several the nearest name.
 fn meant<'a>(picture: &'a DoctorInput, callee: &str) -> Option<&'a str> {
-    // Every server has gRPC's own methods, such as that of its health.
+    // Every server has gRPC's own methods, such as health.
     let is_own = |method: &str| !method.starts_with("grpc.") && method != OTHER_METHOD;
     let to_callee = picture.rows.iter().filter(|row| &*row.route.callee_service == callee);
     let called: BTreeSet<&str> =

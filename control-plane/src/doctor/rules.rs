@@ -1,4 +1,4 @@
-//! What has become of the rules in the fleet.
+//! Checks of the rules against the routes of the fleet.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use crate::state::stored::StoredRule;
 use crate::state::text::many;
 use crate::stats::summary::RouteSummary;
 
-/// Observing is a step on the way, not a place to stay.
+/// The longest time in observe without a finding; it is meant as a temporary mode.
 const OBSERVED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// So many processes together can send a callee a second time what it can not serve once.
+/// From this number of processes on, one retry of each can overload a failing callee.
 const MANY_CALLERS: u32 = 50;
-/// Below this rate credit comes to one retry per process.
+/// Below this rate credit results in one retry per process.
 const RARE_CALLS_PER_S: f64 = 0.5;
 
 pub(crate) const CHECKS: &[Check] = &[
     Check { what: "rules match routes", scope: count, find: without_routes },
     Check { what: "rules do not stay in observe", scope: count, find: observed },
-    Check { what: "guards leave rules as they are", scope: count, find: cut },
-    Check { what: "stored rules mean what they say", scope: count, find: mode_gone },
+    Check { what: "guards do not lower rules", scope: count, find: cut },
+    Check { what: "stored rules have current settings", scope: count, find: mode_gone },
     Check {
         what: "small callers are limited together",
         scope: DoctorInput::count_of_routes,
@@ -32,7 +32,7 @@ pub(crate) const CHECKS: &[Check] = &[
     },
 ];
 
-/// The rules that it is about, as far as they can be read: those that name the service or match one of its routes.
+/// The readable rules of the diagnosis: those that name the service or match one of its routes.
 fn rules(picture: &DoctorInput) -> impl Iterator<Item = (&Arc<StoredRule>, &Arc<Rule>)> {
     let matching = matching(picture.rows());
     let read = picture.table.iter().filter_map(|(_, stored)| Some((stored, stored.rule.as_ref()?)));
@@ -46,7 +46,8 @@ fn rules(picture: &DoctorInput) -> impl Iterator<Item = (&Arc<StoredRule>, &Arc<
     })
 }
 
-/// Every pattern that matches one of the routes: few for each, so that rules are not compared with all of them.
+/// Returns every pattern that matches one of the routes. Each route has few, so rules need not be compared
+/// with all.
 fn matching<'a>(rows: impl Iterator<Item = &'a RouteSummary>) -> HashSet<Pattern> {
     let keys = rows.filter_map(|row| row.route.key());
     keys.flat_map(|key| Pattern::candidates(&key).collect::<Vec<_>>()).collect()
@@ -57,7 +58,7 @@ fn count(picture: &DoctorInput) -> String {
 }
 
 fn without_routes(picture: &DoctorInput) -> Vec<v1::Finding> {
-    // Before anything is known of any route, nothing is known of rules either.
+    // Without any route there is no evidence about rules.
     if picture.rows.is_empty() {
         return Vec::new();
     }
@@ -75,7 +76,7 @@ fn observed(picture: &DoctorInput) -> Vec<v1::Finding> {
             let since = SystemTime::try_from(stored.wire.updated_at?).ok()?;
             let age = picture.now.duration_since(since).ok().filter(|age| *age > OBSERVED_FOR)?;
             let days = age.as_secs() / (24 * 3600);
-            let message = format!("has been in observe for {days} days at least");
+            let message = format!("has been in observe for at least {days} days");
             Some(finding(codes::OBSERVED_FOR_LONG, &rule.pattern().to_string(), message))
         },
     );
@@ -85,7 +86,7 @@ fn observed(picture: &DoctorInput) -> Vec<v1::Finding> {
 fn mode_gone(picture: &DoctorInput) -> Vec<v1::Finding> {
     let told = rules(picture).filter_map(|(stored, rule)| {
         let breaker = stored.wire.policy.as_ref()?.retry_breaker.as_ref()?;
-        let message = || "its retry breaker was stored as adaptive and goes by credit".to_owned();
+        let message = || "its retry breaker was stored as adaptive and uses credit".to_owned();
         let subject = rule.pattern().to_string();
         (breaker.mode == convert::ADAPTIVE).then(|| finding(codes::BREAKER_MODE_GONE, &subject, message()))
     });
@@ -97,7 +98,7 @@ fn small_callers(picture: &DoctorInput) -> Vec<v1::Finding> {
         let limits = picture.table.guards().of_route(key).filter_map(|stored| stored.guard.as_ref());
         limits.filter_map(|guard| guard.ceiling().repeat_limit).any(|limit| limit.mode == Mode::Enforce)
     };
-    // Of each callee the route with the most processes.
+    // The route with the most processes of each callee.
     let mut callees = BTreeMap::<String, &v1::RouteStats>::new();
     for RouteSummary { route, stats } in picture.rows().filter(|row| row.stats.mode() == v1::Mode::Enforce) {
         let is_rare = stats.calls_per_s < RARE_CALLS_PER_S * f64::from(stats.clients);

@@ -1,4 +1,4 @@
-//! Whether the store is the one that this control plane and its clients know.
+//! Checks of the store against the state known to this control plane and its clients.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,11 +7,11 @@ use damper_proto::v1;
 use crate::doctor::clients::age;
 use crate::doctor::{Check, DoctorInput, codes, finding};
 
-/// A replica that is a moment behind holds clients that come from another one; it releases them within this.
+/// A replica that is slightly behind holds clients of another one for at most this time.
 const HELD_FOR: Duration = Duration::from_secs(5);
 
 pub(crate) const CHECKS: &[Check] = &[
-    Check { what: "the store is the one that is known", scope: entries, find: unaccepted },
+    Check { what: "the store is the known one", scope: entries, find: unaccepted },
     Check { what: "the store has room", scope: entries, find: full },
     Check { what: "no client holds more than the store", scope: DoctorInput::count_of_clients, find: held },
 ];
@@ -35,7 +35,7 @@ fn unaccepted(picture: &DoctorInput) -> Vec<v1::Finding> {
 }
 
 fn full(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let message = || "it refuses all changes but kills and removals for lack of room".to_owned();
+    let message = || "the disk is full: all changes but kills and removals are rejected".to_owned();
     picture.store_is_full.then(|| finding(codes::STORE_FULL, "", message())).into_iter().collect()
 }
 
@@ -45,7 +45,7 @@ fn held(picture: &DoctorInput) -> Vec<v1::Finding> {
         let is_settled = picture.now.duration_since(since).is_ok_and(|since| since >= HELD_FOR);
         (client.held && is_settled).then(|| {
             let address = &client.address;
-            format!("it holds another store's rules or a later revision and keeps them ({address})")
+            format!("keeps rules of another store or of a later revision ({address})")
         })
     })
 }

@@ -27,7 +27,7 @@ fn picture(mode: v1::Mode, ago: Duration) -> DoctorInput {
     });
     let nobody = Vec::new();
     DoctorInput {
-        over: RateWindow::Minute,
+        window: RateWindow::Minute,
         now,
         started: now - DAY,
         replicas_wanted: None,
@@ -144,7 +144,7 @@ fn a_callee_whose_methods_another_one_serves_is_misspelt() {
     let found = picture.diagnosis().findings;
     let misspelt = found.iter().find(|finding| finding.code == "callee_misspelt").expect("it is found");
     assert_eq!((misspelt.subject.as_str(), misspelt.severity()), ("prise", v1::Severity::Warning));
-    assert!(misspelt.message.contains("is price meant?"), "{misspelt:?}");
+    assert!(misspelt.message.contains("did you mean price"), "{misspelt:?}");
     assert!(!found.iter().any(|finding| finding.code == "callee_unknown"));
 
     // It is another service if it has a method that price has not, or only what every server has.

@@ -1,20 +1,20 @@
-//! How bad the worst chain through each edge is, for all edges at once.
+//! Bounds of the worst chain through each edge, for all edges at once.
 //!
-//! A write is judged by every edge; to search the worst path for each of thousands would take minutes. One walk in
-//! the order of the calls tells what can arrive at each service, one walk against it what a request there can come
-//! to ([`Gain`]); an edge's worst is the worst of both put together. As in `search` what is certainly the lesser
-//! is dropped, an edge that closes a circle is taken as a last hop, and paths through circles are tried for so
-//! many steps.
+//! A write is checked by every edge; to search the worst path of each of thousands would take minutes. One
+//! pass in call order finds the costs that arrive at each service, one pass against it the gain of a request
+//! there ([`Gain`]). The worst of an edge is the worst combination of both. As in `worst_path` smaller costs
+//! are dropped, an edge that closes a cycle is used as a last hop, and paths through cycles are tried up to a
+//! number of steps.
 
 use damper_core::chain::bound::{DownstreamGain, Sends};
 
 use crate::graph::edges::{Edge, Graph};
 use crate::graph::worst_path::{CallOrder, PathCost as _, PathSearch};
 
-/// So many arrivals, and as many ways on, are kept at a service.
+/// The most arrivals, and the most gains, kept per service.
 const KEPT: usize = 32;
 
-/// The sends on the last hop of the worst chain through each edge.
+/// The attempts on the last hop of the worst chain through each edge.
 pub(crate) fn through(graph: &Graph) -> Vec<u64> {
     let order = CallOrder::of(graph);
     let arriving = arriving(graph, &order);
@@ -36,7 +36,7 @@ pub(crate) fn through(graph: &Graph) -> Vec<u64> {
     all
 }
 
-/// What can arrive at each service.
+/// Returns the costs that arrive at each service.
 fn arriving(graph: &Graph, order: &CallOrder) -> Vec<Vec<Sends>> {
     let mut at = vec![vec![Sends::START]; graph.services.len()];
     for service in &order.services {
@@ -50,7 +50,7 @@ fn arriving(graph: &Graph, order: &CallOrder) -> Vec<Vec<Sends>> {
     at
 }
 
-/// What a request at each service can come to.
+/// Returns the gains of a request at each service.
 fn going_on(graph: &Graph, order: &CallOrder) -> Vec<Vec<DownstreamGain>> {
     let mut at = vec![vec![DownstreamGain::END]; graph.services.len()];
     for service in order.services.iter().rev() {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use crate::graph::worst_path::worst;
 
-    /// Numbers that look random and are the same each time (xorshift).
+    /// Pseudo-random numbers, the same in each run (xorshift).
     struct Dice(u64);
 
     impl Dice {

@@ -1,4 +1,4 @@
-//! Services as nodes, all routes from one to another as one edge.
+//! Services as nodes, and all routes between two services as one edge.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::stats::summary::{RouteSummary, WHOLE_COVERAGE};
 /// The services at the ends of an edge: caller and callee.
 pub(crate) type Ends = (Arc<str>, Arc<str>);
 
-/// Who calls whom.
+/// The call graph.
 pub(crate) struct Graph {
     pub(crate) services: Vec<Arc<str>>,
-    /// In the order of caller and callee.
+    /// Sorted by caller and callee.
     pub(crate) edges: Vec<Edge>,
-    /// Of each service the edges that leave it.
+    /// The outgoing edges of each service.
     pub(crate) leaving: Vec<Vec<usize>>,
     index: HashMap<Arc<str>, usize>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Edge {
     pub(crate) figures: EdgeTraffic,
 }
 
-/// What the routes of an edge come to at most: attempts by what becomes of the flag; 0 = no such route.
+/// The upper bounds of an edge: attempts by the handling of the chain flag; 0 = no such route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EdgeAttempts {
     kept: u32,
@@ -42,7 +42,7 @@ pub(crate) struct EdgeAttempts {
     lost: u32,
 }
 
-/// What was measured on an edge; rates are per second.
+/// The measured rates of an edge, per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EdgeTraffic {
     pub(crate) calls: f64,
@@ -54,7 +54,7 @@ pub(crate) struct EdgeTraffic {
     pub(crate) routes_without_rule: u32,
 }
 
-/// What is known of calls and services at one moment.
+/// The known calls and services at one moment.
 pub(crate) struct GraphInput {
     rows: Arc<[Arc<RouteSummary>]>,
     connected: Connected,
@@ -65,26 +65,26 @@ impl GraphInput {
         Self { rows: fleet.stats.rows_over(over, table), connected: Connected::of(fleet) }
     }
 
-    /// The routes that a rule applies to, and which.
+    /// The routes with a rule, and the rule.
     pub(crate) fn ruled(&self) -> impl Iterator<Item = (&Route, Pattern)> {
         let rule = |row: &RouteSummary| convert::pattern(row.stats.rule.as_ref()?).ok();
         self.rows.iter().filter_map(move |row| Some((&row.route, rule(row)?)))
     }
 
-    /// The graph with the rules of a table.
+    /// Returns the graph with the rules of a snapshot.
     pub(crate) fn graph(&self, rules: &Snapshot) -> Graph {
         Graph::made(&self.rows, &self.connected, rules, None)
     }
 }
 
-/// The services that are connected, and those of them that serve with our server layer.
+/// The connected services, and those with a server layer.
 struct Connected {
     all: HashSet<String>,
     serving: HashSet<String>,
 }
 
 impl Graph {
-    /// The graph of all routes seen, with the rules of a table; `also` is a route that may not have been seen.
+    /// Returns the graph of all known routes with the rules of a snapshot; `also` is a route without reports.
     pub(crate) fn of(
         fleet: &FleetState,
         over: RateWindow,
@@ -142,7 +142,7 @@ impl Graph {
         place
     }
 
-    /// The services that an edge leads from and to.
+    /// The services at the ends of an edge.
     pub(crate) fn ends(&self, edge: usize) -> Ends {
         let Edge { caller, callee, .. } = self.edges[edge];
         (self.services[caller].clone(), self.services[callee].clone())
@@ -153,7 +153,7 @@ impl Graph {
         self.index.get(name).copied()
     }
 
-    /// True if calls can come back to where they came from.
+    /// True if the graph has a cycle.
     pub(crate) fn returns_to(&self, service: usize) -> bool {
         let mut seen = vec![false; self.services.len()];
         let mut open = vec![service];
@@ -172,7 +172,7 @@ impl Graph {
     }
 }
 
-/// What calls of a route come to. Of the routes that are not told apart only rules for all methods are known to apply.
+/// Returns the bounds of a route. For the sum of other routes only rules for all methods are known to apply.
 fn hop(rules: &Snapshot, route: &Route, in_context: bool) -> Hop {
     let any_method = || {
         let method = format!("{OTHER_METHOD}/{OTHER_METHOD}");
@@ -208,12 +208,12 @@ impl EdgeAttempts {
         *most = (*most).max(hop.max_attempts);
     }
 
-    /// Attempts per call at most.
+    /// The most attempts per call.
     pub(crate) fn max_attempts(self) -> u32 {
         self.kept.max(self.ignored).max(self.lost)
     }
 
-    /// True if attempts multiply on some route.
+    /// True if attempts multiply on a route.
     pub(crate) fn multiplies(self) -> bool {
         self.ignored > 0 || self.lost > 0
     }
@@ -224,12 +224,12 @@ impl EdgeAttempts {
         there.map(|(max_attempts, flag)| Hop { max_attempts, flag })
     }
 
-    /// The requests behind the edge, by the worst of its routes.
+    /// Returns the requests after the edge, by the worst of its routes.
     pub(crate) fn carry(self, sends: Sends) -> Sends {
         self.each().fold(sends, |worst, hop| worst.or(sends.over(hop)))
     }
 
-    /// What requests before the edge can come to, from what those behind it come to.
+    /// Returns the gain of requests before the edge from the gain after it.
     pub(crate) fn gains(self, behind: DownstreamGain) -> impl Iterator<Item = DownstreamGain> {
         self.each().map(move |hop| behind.before(hop, self.lost > 0))
     }
@@ -267,7 +267,7 @@ fn share(part: f64, whole: f64) -> Option<f64> {
 
 #[cfg(test)]
 impl Graph {
-    /// Edges by the names of their ends, with their hops and amplification.
+    /// Creates a graph from edges by their service names, with hops and amplification.
     pub(crate) fn drawn(edges: &[(&str, &str, Hop, f64)]) -> Self {
         let mut graph =
             Self { services: Vec::new(), edges: Vec::new(), leaving: Vec::new(), index: HashMap::new() };

@@ -1,12 +1,11 @@
-//! The graph of services: who calls whom, and what repeating comes to along the way.
+//! The call graph of services, and the amplification along its paths.
 //!
-//! Edges are the routes seen in reports, put together by caller and callee. How often an edge can send is what the
-//! rules in force on its routes allow, guards included; the formula along a path is the engine's
-//! ([`damper_core::chain::bound`]). The graph is made for each question: a table that is only tried has its own.
+//! Edges are the reported routes, grouped by caller and callee. The bound of an edge follows from the rules
+//! and guards in force on its routes; the formula along a path is [`damper_core::chain::bound`]. The graph is
+//! made for each request, because a preview has its own snapshot.
 //!
-//! - `graph`: edges with figures and bounds. - `search`: the worst path. - `through`: the worst of every edge.
-//! - `write`: the graphs before and after a write. - `limit`: refuses writes that raise a chain above the server's
-//!   limit. - `amplified`: what a write of one rule does. - `get`: `Fleet.GetChain`. - `told`: on the wire, in words.
+//! - `edges`: edges with rates and bounds. - `worst_path`: the worst path. - `edge_bounds`: the worst path of
+//! every edge. - `wire`: messages and text.
 
 pub(crate) mod edge_bounds;
 pub(crate) mod edges;

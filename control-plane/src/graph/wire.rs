@@ -1,4 +1,4 @@
-//! Bounds of hops and paths on the wire and in words.
+//! Bounds of hops and paths as messages and as text.
 
 use damper_core::chain::bound::Sends;
 use damper_core::{Bound, Policy, RouteKey};
@@ -7,7 +7,7 @@ use damper_proto::v1;
 use crate::graph::edges::Graph;
 use crate::graph::worst_path::{PathCost as _, WorstPath, worst};
 
-/// What repeating can add on one hop, by what is in force there.
+/// Returns the bound of one hop, by the policy in force.
 pub(crate) fn hop_bound(policy: Option<&Policy>) -> v1::Bound {
     let Bound { max_attempts, steady, free_retries, window } = Bound::of(policy);
     v1::Bound {
@@ -20,7 +20,7 @@ pub(crate) fn hop_bound(policy: Option<&Policy>) -> v1::Bound {
     }
 }
 
-/// The worst chain that a route is part of; none where the graph does not have it.
+/// Returns the worst chain through a route; `None` if the graph does not have the route.
 pub(crate) fn bound_through(graph: &Graph, route: &RouteKey) -> Option<v1::ChainBound> {
     let caller = graph.service(route.caller_service())?;
     let callee = graph.service(route.callee_service())?;
@@ -28,7 +28,7 @@ pub(crate) fn bound_through(graph: &Graph, route: &RouteKey) -> Option<v1::Chain
     worst(graph, &edge).map(|found| bound(graph, &found))
 }
 
-/// A path with what each of its hops carries at most.
+/// Returns a path with the bound of each hop.
 pub(crate) fn bound(graph: &Graph, found: &WorstPath<Sends>) -> v1::ChainBound {
     let mut sends = Sends::START;
     let hops = found.path.iter().map(|edge| {
@@ -48,15 +48,15 @@ pub(crate) fn bound(graph: &Graph, found: &WorstPath<Sends>) -> v1::ChainBound {
     v1::ChainBound { hops, sends: found.burden.all(), has_circle }
 }
 
-/// The services of a chain, and what comes to pass on its last hop.
+/// Formats the services of a chain and the attempts on its last hop.
 pub(crate) fn in_words(bound: &v1::ChainBound) -> String {
     let first = bound.hops.first().map_or("", |hop| &hop.caller_service);
     let rest = bound.hops.iter().map(|hop| format!(" -> {}", hop.callee_service)).collect::<String>();
     let sends = bound.sends;
-    format!("{first}{rest}: at most {sends} sends on the last hop for one request at {first}")
+    format!("{first}{rest}: at most {sends} attempts on the last hop per request at {first}")
 }
 
-/// The hops on which attempts multiply, in words; empty where there is none.
+/// Formats the hops on which attempts multiply; empty if there are none.
 pub(crate) fn multiplying(bound: &v1::ChainBound) -> String {
     let hops: Vec<String> = bound
         .hops

@@ -1,11 +1,11 @@
-//! The path through a graph on which most comes to pass at its end.
+//! Finds the path through a graph with the highest cost at its end.
 //!
-//! Without circles it is found exactly in one walk in the order of the calls. What arrives at a service is kept as
-//! long as no other arrival is at least as much in every respect, because more at the start never means less at
-//! the end. Where services call each other in a circle, or themselves, each is followed once per path, and a path
-//! ends where it comes back to a service: that call is its last hop. The worst of such paths can only be found by
-//! trying them, which is done for so many steps; if they do not suffice, edges that close circles are only taken
-//! as last hops. The work is bounded on any graph.
+//! Without cycles the search is exact, in one pass in call order. Of the costs that arrive at a service, one
+//! that another exceeds in every respect is dropped, because a higher cost at the start never leads to a
+//! lower one at the end. In a cycle each service is visited once per path, and a path ends where it returns
+//! to a service: that call is its last hop. The worst of such paths is found by trying them, up to a number
+//! of steps; after that, edges that close cycles are only used as last hops. The work is bounded on any
+//! graph.
 
 use std::cmp::Ordering;
 
@@ -13,22 +13,22 @@ use damper_core::chain::bound::Sends;
 
 use crate::graph::edges::{Edge, Graph};
 
-/// So many edges are tried where there are circles.
+/// The most edges tried in graphs with cycles.
 const STEPS: usize = 100_000;
-/// The longest path that is tried there.
+/// The longest path tried there.
 const DEPTH: usize = 64;
-/// So many arrivals are kept at a service; those that leave out are the lesser ones.
+/// The most costs kept per service; smaller ones are dropped.
 const ARRIVALS: usize = 32;
 
-/// What is carried along a path.
+/// The cost that is carried along a path.
 pub(crate) trait PathCost: Copy {
-    /// At the top.
+    /// The cost at the top.
     const START: Self;
-    /// Behind an edge; none where the path can not use it.
+    /// The cost after an edge; `None` if the path cannot use it.
     fn over(self, edge: &Edge) -> Option<Self>;
     /// True if it is at least the other in every respect.
     fn covers(self, other: Self) -> bool;
-    /// Which is worse at the end of a path.
+    /// Compares two costs at the end of a path.
     fn compare(self, other: Self) -> Ordering;
 }
 
@@ -68,7 +68,7 @@ impl PathCost for MeasuredCost {
     }
 }
 
-/// A path and what comes to pass at its end.
+/// A path and the cost at its end.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct WorstPath<B> {
     /// Its edges, from the top.
@@ -77,13 +77,13 @@ pub(crate) struct WorstPath<B> {
 }
 
 impl<B: PathCost> WorstPath<B> {
-    /// The worse of two, the longer of two that are as bad: it shows the whole chain.
+    /// Returns the worse of two paths; of two with equal cost the longer one, which shows the whole chain.
     fn is_worse_than(&self, other: &Self) -> bool {
         self.burden.compare(other.burden).then(self.path.len().cmp(&other.path.len())).is_gt()
     }
 }
 
-/// The worst path through an edge that is wanted.
+/// Returns the worst path through one of the wanted edges.
 pub(crate) fn worst<B: PathCost>(graph: &Graph, wanted: &dyn Fn(usize) -> bool) -> Option<WorstPath<B>> {
     let order = CallOrder::of(graph);
     let in_order = walk(graph, &order, wanted);
@@ -96,7 +96,7 @@ pub(crate) fn worst<B: PathCost>(graph: &Graph, wanted: &dyn Fn(usize) -> bool) 
     }
 }
 
-/// The services in an order in which callers come before callees, but for the edges that close a circle.
+/// Returns the services in an order with callers before callees, except for edges that close a cycle.
 pub(crate) struct CallOrder {
     pub(crate) services: Vec<usize>,
     pub(crate) closing: Vec<bool>,
@@ -146,14 +146,14 @@ impl CallOrder {
     }
 }
 
-/// What arrives at a service on one way.
+/// The cost that arrives at a service on one path.
 #[derive(Clone, Copy)]
 struct Arrival<B> {
     burden: B,
     length: usize,
-    /// Whether the way has led over an edge that is wanted.
+    /// True if the path used a wanted edge.
     passed: bool,
-    /// The edge that it came by, and the number of what it was before that; none at the top.
+    /// The last edge, and the number of the arrival before it; `None` at the top.
     by: Option<(usize, usize)>,
 }
 
@@ -170,10 +170,10 @@ fn walk<B: PathCost>(
     wanted: &dyn Fn(usize) -> bool,
 ) -> Option<WorstPath<B>> {
     let top = Arrival { burden: B::START, length: 0, passed: false, by: None };
-    // Arrivals are never taken out, so that they can be named by their number; those that count are in `at`.
+    // Arrivals are never removed, so that their numbers stay valid; `at` lists those that count.
     let mut all = vec![top];
     let mut at: Vec<Vec<usize>> = vec![vec![0]; graph.services.len()];
-    // What comes back to where it came from goes no further.
+    // An arrival that returns to its service goes no further.
     let mut closed = Vec::new();
     for service in &order.services {
         for edge in &graph.leaving[*service] {
@@ -221,7 +221,7 @@ fn way<B: Copy>(all: &[Arrival<B>], end: usize) -> Vec<usize> {
     path
 }
 
-/// Paths tried one by one, each service once but for where the path ends.
+/// Paths tried one by one, with each service once except for the end of the path.
 pub(crate) struct PathSearch<'a, B> {
     graph: &'a Graph,
     wanted: &'a dyn Fn(usize) -> bool,
@@ -229,7 +229,7 @@ pub(crate) struct PathSearch<'a, B> {
     visited: Vec<bool>,
     path: Vec<usize>,
     best: Option<WorstPath<B>>,
-    /// The worst end of a path that leads over the edge, for each.
+    /// The highest cost at the end of a path over each edge.
     pub(crate) through: Vec<Option<B>>,
 }
 
@@ -256,7 +256,7 @@ fn worse<B: PathCost>(one: B, other: B) -> B {
 }
 
 impl<B: PathCost> PathSearch<'_, B> {
-    /// Follows all paths on from a service; answers the worst end of them.
+    /// Follows all paths from a service; returns the highest cost at their ends.
     fn follow(&mut self, service: usize, burden: B, passed: bool) -> B {
         self.end(burden, passed);
         let mut worst_end = burden;
@@ -329,7 +329,7 @@ mod tests {
     fn worst_path_is_the_one_with_most_sends_at_its_end() {
         check(&[("a", "b", kept(3)), ("b", "c", kept(3)), ("b", "d", kept(2))], "a b c", 5);
         check(&[("a", "b", kept(3)), ("b", "c", lost(3)), ("x", "b", kept(5))], "x b c", 15);
-        // Fewer sends to begin with, but all of them count as first ones further down.
+        // Fewer attempts at first, but all of them count as first attempts further down.
         check(
             &[("a", "m", kept(9)), ("b", "c", kept(3)), ("c", "m", lost(2)), ("m", "z", kept(10))],
             "b c m z",
@@ -361,7 +361,7 @@ mod tests {
         let found = worst::<Sends>(&graph, &|_| true).unwrap();
         assert_eq!((found.path.len(), found.burden.all()), (3, 7), "the call back is the last hop");
         assert!((0..3).all(|service| graph.returns_to(service)));
-        // The walk that leaves closing edges out would begin at a; the worst path goes over the edge that closes.
+        // A search without closing edges would begin at a; the worst path uses the closing edge.
         check(&[("a", "b", kept(2)), ("b", "a", lost(4)), ("a", "c", lost(5))], "b a c", 20);
         check(&[("a", "a", kept(9)), ("a", "b", kept(2))], "a a", 9);
         check(&[("x", "a", kept(2)), ("a", "a", kept(3))], "x a a", 4);

@@ -1,13 +1,13 @@
-//! Who has a change, of those whom it concerns, at one moment after another.
+//! Counts the clients that have applied a change, over time.
 //!
-//! A change concerns the clients whose caller part one of its rules, guards or kills matches; a guard with a repeat
-//! limit, which its callee carries out, has every caller and so the callee too. What a change asks of a client depends
-//! on its class alone and is looked up once for each class and table. A client is a process: of several streams with
-//! the same names, one of which may be half dead, the newest speaks for it.
+//! A change concerns the clients that match the caller part of one of its rules, guards or kills. A guard
+//! with a repeat limit, which the callee enforces, has any caller and so includes the callee. The requirement
+//! for a client depends on its group alone and is computed once per group and snapshot. A client is a
+//! process: of several streams with the same names, one of which may be half dead, the newest counts.
 //!
-//! Between two looks clients come and go: who had the change when it left has it, and who was still waited for is
-//! remembered by its names until it comes back. The share goes by it for [`GRACE`] only, because a process that has
-//! ended comes back under another name, if at all.
+//! Clients come and go between two counts. A client that left after it had the change still counts as having
+//! it. One that left before is remembered by its names until it returns. It counts towards the share for
+//! [`GRACE`] only, because a restarted process has another name.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -23,41 +23,41 @@ use crate::push::sessions::Sessions;
 use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 
-/// Which share of those whom a change concerns can be waited for.
+/// The share of concerned clients that a request can wait for.
 pub const CONVERGENCE_SHARE: RangeInclusive<f64> = 0.01..=1.0;
 
-/// How long can be waited for them; 30 s where nothing is said.
+/// The time that a request can wait; default 30 s.
 pub const CONVERGENCE_WITHIN: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(600);
 
-/// So many of those who do not have it are named.
+/// The number of named clients without the change.
 const MAX_LAGGARDS: usize = 100;
-/// The most clients that left and are remembered.
+/// The number of remembered clients that left.
 const MAX_GONE: usize = 2_000;
-/// A client that lost its stream is most likely back by then.
+/// A client that lost its stream has most likely reconnected by then.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The looks at one change.
+/// The counts of one change over time.
 pub(crate) struct ConvergenceTracker {
     revision: u64,
     subjects: HashSet<ResourceKey>,
-    /// For this table, what the change asks of each class.
+    /// The requirement for each group, for this snapshot.
     asked_at: u64,
     asked: HashMap<Arc<ClientGroup>, RequiredAck>,
-    /// Those who are connected, as of the last look.
+    /// The clients that were connected at the last count.
     seen: HashMap<Names, TrackedClient>,
-    /// Those who were connected, by their names.
+    /// The clients that were connected before, by their names.
     gone: HashMap<Names, DepartedClient>,
 }
 
-/// What the change asks of the clients of a class.
+/// What a change requires of the clients of a group.
 #[derive(Clone, Copy)]
 enum RequiredAck {
-    /// It does not concern them.
+    /// The change does not concern them.
     Nothing,
-    /// To take it over.
+    /// Apply the change.
     ToHaveIt,
-    /// More than they can; what they lack.
+    /// Features that they lack.
     TooMuch(&'static str),
 }
 
@@ -70,10 +70,10 @@ struct Names {
 
 type ServiceAndCluster = (String, String);
 
-/// How far the change has come.
+/// The progress of a change.
 pub(crate) struct ConvergenceCounts {
     pub(crate) told: v1::Convergence,
-    /// Of those who left, the ones that may still come back at once, and when the first of them no longer may.
+    /// The clients that left and may still return, and when the first of them no longer counts.
     pub(crate) awaited: u32,
     pub(crate) awaited_until: Option<Instant>,
 }
@@ -110,7 +110,7 @@ impl ConvergenceTracker {
         }
     }
 
-    /// Looks at everybody who is connected, and counts.
+    /// Counts all connected clients.
     pub(crate) fn take(&mut self, hub: &Sessions, view: &Snapshot, at: Instant) -> ConvergenceCounts {
         if self.asked_at != view.revision() {
             self.asked.clear();
@@ -128,7 +128,7 @@ impl ConvergenceTracker {
             let left = match state {
                 ClientAckState::HasIt => DepartedClient::WithIt,
                 ClientAckState::Waiting => DepartedClient::Left { acknowledged_revision, at },
-                // Nobody waits for these.
+                // These clients are not waited for.
                 ClientAckState::Refused(_) | ClientAckState::Lacks(_) => continue,
             };
             if !self.seen.contains_key(&names) && self.has_room(at) {
@@ -141,7 +141,7 @@ impl ConvergenceTracker {
         self.count(at)
     }
 
-    /// Makes room for one more that left, of those whose return is no longer awaited; false if there is none.
+    /// Makes room for one more client that left by dropping one past [`GRACE`]; false if there is none.
     fn has_room(&mut self, now: Instant) -> bool {
         if self.gone.len() >= MAX_GONE {
             self.gone.retain(|_, gone| matches!(gone, DepartedClient::Left { at, .. } if now < *at + GRACE));
@@ -235,7 +235,7 @@ impl ConvergenceTracker {
     }
 }
 
-/// Of each process the stream that it opened last.
+/// Returns the newest stream of each process.
 fn newest(sessions: &[Arc<ClientSession>]) -> impl Iterator<Item = &Arc<ClientSession>> {
     let mut newest: HashMap<_, &Arc<ClientSession>> = HashMap::with_capacity(sessions.len());
     for session in sessions {
@@ -249,17 +249,17 @@ fn newest(sessions: &[Arc<ClientSession>]) -> impl Iterator<Item = &Arc<ClientSe
 }
 
 impl ConvergenceCounts {
-    /// True if so large a share of those concerned has the change; of nobody everybody has it. Who left for good is
-    /// not counted, as long as anybody has it.
+    /// True if this share of the concerned clients has the change, or if it concerns none. Clients that left
+    /// for good do not count, unless all did.
     pub(crate) fn reaches(&self, share: f64) -> bool {
         let v1::Convergence { affected, acknowledged, left, .. } = self.told;
         let of = affected - (left - self.awaited);
         let has_none = affected > 0 && acknowledged == 0;
-        // Shares are written in decimals; a count is whole, so a hair's breadth decides nothing else.
+        // Shares are decimals and counts are whole: the tolerance changes no other result.
         !has_none && f64::from(acknowledged) + 1e-6 >= share * f64::from(of)
     }
 
-    /// True if nobody is waited for, and those who can not or will not have it are too many.
+    /// True if no client is waited for, and too many cannot or will not apply the change.
     pub(crate) fn is_hopeless(&self, share: f64) -> bool {
         let v1::Convergence { waiting, refused, lacking_features, .. } = self.told;
         let has_reason = refused + lacking_features > 0;
@@ -279,7 +279,7 @@ impl Names {
     }
 }
 
-/// Those who need somebody's hand come first.
+/// Clients that need an operator come first.
 fn order(reason: Reason) -> u8 {
     match reason {
         Reason::Refused => 0,
@@ -323,7 +323,7 @@ mod tests {
             (counted(3, 0, 2, 1), false, false),
             (counted(3, 1, 2, 1), false, false),
             (counted(3, 1, 2, 0), false, true),
-            // Nobody has it: that all have left is no proof, and others may come.
+            // No client has the change: all have left, and others may connect.
             (counted(0, 0, 2, 0), false, false),
         ] {
             assert_eq!((counted.reaches(1.0), counted.is_hopeless(1.0)), (reaches, hopeless));
@@ -342,7 +342,7 @@ mod tests {
         }
         assert!(!census.has_room(begun));
         assert_eq!(census.count(begun).awaited as usize, MAX_GONE);
-        // Their return is no longer awaited.
+        // Their return is no longer waited for.
         assert!(census.has_room(begun + GRACE));
         assert_eq!(census.count(begun + GRACE).told.left, 0);
     }

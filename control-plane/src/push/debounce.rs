@@ -1,9 +1,9 @@
-//! When a change of the table is shown to the streams.
+//! Delays changes of the snapshot for the streams.
 //!
-//! The first change after a quiet moment is shown at once: one operator's change arrives without delay. What
-//! follows within the next moment is merged until it is quiet again, but no longer than `MERGE_AT_MOST`: a
-//! script that writes rule by rule causes a few responses instead of one per rule and client. A kill that is set or
-//! ended never waits: it is shown at once, together with what was being merged.
+//! The first change after a pause is published at once. Further changes are merged until there is another
+//! pause, for at most `MERGE_AT_MOST`, so that a script that writes rule by rule causes a few responses
+//! instead of one per rule and client. A kill that is set or ended is published at once, with all merged
+//! changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::state::snapshot::Snapshot;
 const QUIET: Duration = Duration::from_millis(20);
 const MERGE_AT_MOST: Duration = Duration::from_millis(200);
 
-/// Passes tables on until the source or all receivers are gone.
+/// Passes snapshots on until the source or all receivers are gone.
 pub(crate) async fn pass_on(mut table: watch::Receiver<Arc<Snapshot>>, out: watch::Sender<Arc<Snapshot>>) {
     let mut quiet_until = Instant::now();
     while table.changed().await.is_ok() {
@@ -48,7 +48,7 @@ async fn merge(
     }
 }
 
-/// True if the table has other kills than the one that was shown last.
+/// True if the snapshot has other kills than the last published one.
 fn brings_kills(table: &watch::Receiver<Arc<Snapshot>>, shown: &watch::Sender<Arc<Snapshot>>) -> bool {
     !table.borrow().kills().same(shown.borrow().kills())
 }
@@ -83,7 +83,7 @@ mod tests {
         }))
     }
 
-    /// Kills that are set, set anew and ended among writes that follow each other every 10 ms.
+    /// Kills that are set, replaced and ended among writes every 10 ms.
     #[tokio::test(start_paused = true)]
     async fn a_kill_is_shown_at_once_with_what_was_being_merged() {
         let (table, source) = watch::channel(view(0));
@@ -100,7 +100,7 @@ mod tests {
                 });
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            // The source stays, so that nothing is shown only because it ends.
+            // The source stays open, so that its end publishes nothing.
             tokio::time::sleep(Duration::from_secs(60)).await;
         });
         let mut seen = Vec::new();

@@ -1,8 +1,8 @@
-//! How far rules have come: a picture of all clients at one moment, asked rule by rule.
+//! Delivery progress of rules over all clients at one moment.
 //!
-//! Clients of a class are one group, found by their service: a question about a rule costs a look at each class that its
-//! caller names. The answers for all rules are made once for all who watch ([`Deliveries`]), off the runtime, and not
-//! more often than takes a fifth of a processor.
+//! Clients are grouped by service, so a query for a rule visits only the groups that its caller part matches.
+//! The result for all rules is computed once for all watchers ([`Deliveries`]), off the runtime, with at most
+//! a fifth of a CPU.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 use crate::state::stored::StoredRule;
 
-/// It rests so many times as long as it took.
+/// The pause after a computation, as a multiple of its duration.
 const PAUSE: u32 = 4;
 
-/// How far rules have come, for all clients at one moment.
+/// The delivery of rules to all clients at one moment.
 pub(crate) struct Delivery {
     /// By service.
     groups: BTreeMap<String, Vec<GroupAcks>>,
-    /// Per rule what the clients that refuse it have acknowledged.
+    /// The revisions acknowledged by the clients that refuse a rule, by rule.
     refusals: HashMap<Pattern, Vec<u64>>,
     guards: GuardTable,
 }
@@ -40,7 +40,7 @@ struct GroupAcks {
     acknowledged: Vec<u64>,
 }
 
-/// How many clients a rule concerns, and how many of them have it.
+/// The number of clients that a rule concerns, and of those that have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeliveryCounts {
     pub(crate) clients: u32,
@@ -50,12 +50,12 @@ pub(crate) struct DeliveryCounts {
 }
 
 impl Delivery {
-    /// A picture of all sessions of the fleet.
+    /// Reads all sessions of the fleet.
     pub(crate) fn of(hub: &Sessions, view: &Snapshot) -> Self {
         Self::among(hub.all(), view)
     }
 
-    /// A picture of the sessions of this replica.
+    /// Reads the sessions of this replica.
     pub(crate) fn here(hub: &Sessions, view: &Snapshot) -> Self {
         Self::among(hub.own(), view)
     }
@@ -85,7 +85,7 @@ impl Delivery {
         Self { groups: by_service, refusals, guards: view.guards().clone() }
     }
 
-    /// The groups that a pattern concerns.
+    /// Returns the groups that a pattern concerns.
     fn concerned(&self, pattern: &Pattern) -> impl Iterator<Item = &GroupAcks> {
         use std::ops::Bound::{Included, Unbounded};
         let bounds = match &pattern.caller_service {
@@ -100,7 +100,7 @@ impl Delivery {
         self.groups.values().flatten()
     }
 
-    /// How far a rule has come; `rule` is none where this server can not read it.
+    /// Returns the progress of a rule; `rule` is `None` if this server cannot read it.
     pub(crate) fn delivered(&self, pattern: &Pattern, revision: u64, rule: Option<&Rule>) -> DeliveryCounts {
         let mut sum = DeliveryCounts::default();
         for group in self.concerned(pattern) {
@@ -120,7 +120,7 @@ impl Delivery {
         sum
     }
 
-    /// How many clients a guard concerns, and how many of them know nothing of guards.
+    /// Returns the number of clients that a guard concerns, and of those without support for guards.
     pub(crate) fn guarded(&self, pattern: &Pattern) -> DeliveryCounts {
         let mut sum = DeliveryCounts::default();
         for group in self.concerned(pattern) {
@@ -131,7 +131,7 @@ impl Delivery {
         sum
     }
 
-    /// How many clients kills concern, and how many of them know nothing of kills.
+    /// Returns the number of clients that kills concern, and of those without support for kills.
     pub(crate) fn killed(&self, patterns: &[Pattern]) -> DeliveryCounts {
         let mut sum = DeliveryCounts::default();
         let concerned = |group: &&GroupAcks| patterns.iter().any(|pattern| group.class.matches(pattern));
@@ -143,23 +143,23 @@ impl Delivery {
         sum
     }
 
-    /// The services and clusters that are connected.
+    /// Returns the connected services and clusters.
     pub(crate) fn classes(&self) -> impl Iterator<Item = &ClientGroup> {
         self.all().map(|group| &*group.class)
     }
 }
 
-/// How far each rule had come at one moment.
+/// The progress of each rule at one moment.
 pub(crate) struct Deliveries(Mutex<Option<Made>>);
 
-/// A rule and how far it has come.
+/// A rule and its progress.
 pub(crate) struct Reached {
     pub(crate) pattern: Pattern,
     pub(crate) stored: Arc<StoredRule>,
     pub(crate) delivered: DeliveryCounts,
 }
 
-/// All rules in their order, and how far each has come.
+/// All rules in order, with their progress.
 pub(crate) struct AllReached {
     pub(crate) table: Arc<Snapshot>,
     pub(crate) rules: Vec<Reached>,
@@ -167,7 +167,7 @@ pub(crate) struct AllReached {
 
 struct Made {
     all: Arc<AllReached>,
-    /// The hub's events until then.
+    /// The change counter of the sessions at that time.
     moves: u64,
     at: Instant,
     took: Duration,
@@ -180,7 +180,7 @@ impl Default for Deliveries {
 }
 
 impl Deliveries {
-    /// All rules as they are; as they were a moment ago if to look at all of them takes long.
+    /// Returns the progress of all rules; a cached result if the computation is slow.
     pub(crate) async fn now(&self, fleet: &Arc<FleetState>) -> Result<Arc<AllReached>, ApiError> {
         let mut made = self.0.lock().await;
         let moves = *fleet.hub.moves().borrow();
@@ -237,7 +237,7 @@ mod tests {
     async fn a_watcher_waits_its_turn_however_much_waits_before_it() {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(SledStore::open(folder.path()).await.unwrap());
-        let (parts, _tasks) = start(OpenedServer::over(store).await);
+        let (parts, _tasks) = start(OpenedServer::for_test(store).await);
         let fleet = parts.cluster.fleet.clone();
         let (release, released) = mpsc::channel::<()>();
         let mut first = Box::pin(fleet.aside(move |_| Ok(released.recv().is_ok())));

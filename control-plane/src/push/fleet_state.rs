@@ -28,21 +28,21 @@ impl FleetState {
         self.state.table()
     }
 
-    /// Runs work that visits all rules, routes or clients: off the threads that serve streams, one at a time.
+    /// Runs work that visits all rules, routes or clients: off the runtime, one job at a time.
     pub(crate) async fn aside<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Arc<Self>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let fleet = self.clone();
-        self.state.worker.take(move |_| work(&fleet)).await
+        self.state.worker.run(move |_| work(&fleet)).await
     }
 
-    /// Runs such work even if the queue is full, because its result serves everyone who waits.
+    /// Runs such work even if the queue is full, because its result is shared by all waiting requests.
     pub(crate) async fn aside_in_any_case<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Arc<Self>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let fleet = self.clone();
-        self.state.worker.take_in_any_case(move |_| work(&fleet)).await
+        self.state.worker.run_unqueued(move |_| work(&fleet)).await
     }
 }

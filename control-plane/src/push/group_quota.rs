@@ -1,7 +1,7 @@
-//! The classes of the clients that are connected, each held once, and how many of them one identity may make.
+//! The groups of connected clients, each stored once, and how many of them one identity may use.
 //!
-//! A class costs what its clients do not: a response of its own, and a look at each rule when delivery is counted. Its
-//! cluster and its features are what the client lists, so the number of classes needs a bound of its own.
+//! A group costs a response of its own, and a visit of each rule when delivery is counted. Clients choose
+//! their cluster and features, so the number of groups needs its own limit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,9 +10,9 @@ use damper_net::limits::{Limit, LimitExceeded};
 
 use crate::clients::group::ClientGroup;
 
-/// The most classes of one service that one identity has: clusters, times versions of the SDK.
+/// The most groups of one service and identity: clusters times SDK versions.
 pub(crate) const PER_SERVICE: usize = 32;
-/// The most classes of one identity.
+/// The most groups of one identity.
 pub(crate) const PER_IDENTITY: usize = 1024;
 
 type Counts = HashMap<String, HashMap<Arc<ClientGroup>, usize>>;
@@ -21,7 +21,7 @@ type Counts = HashMap<String, HashMap<Arc<ClientGroup>, usize>>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GroupQuota(Arc<Mutex<Counts>>);
 
-/// A client of a class.
+/// A counted client of a group.
 #[derive(Debug)]
 pub(crate) struct GroupPermit {
     pub(crate) class: Arc<ClientGroup>,
@@ -42,7 +42,7 @@ impl GroupQuota {
         })
     }
 
-    /// One more client of a class; `None` if the identity has the most classes already.
+    /// Counts one more client of a group; `None` if the identity has the most groups already.
     pub(crate) fn take(&self, identity: &str, class: ClientGroup) -> Option<GroupPermit> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_identity = counts.entry(identity.to_owned()).or_default();
@@ -92,7 +92,7 @@ mod tests {
         let take = |identity: &str, service: &str, cluster| classes.take(identity, class(service, cluster));
         let held: Vec<_> = (0..PER_SERVICE).map(|n| take("a", "shop", n).unwrap()).collect();
         assert!(take("a", "shop", PER_SERVICE).is_none());
-        // One more client of a class that is there is no new class, and it is held once.
+        // One more client of an existing group adds no group.
         let again = take("a", "shop", 0).unwrap();
         assert!(Arc::ptr_eq(&again.class, &held[0].class));
         let others: Vec<_> = (PER_SERVICE..PER_IDENTITY).map(|n| take("a", &n.to_string(), n)).collect();

@@ -1,8 +1,9 @@
-//! What a client holds when it connects, and whether this server may take anything from it.
+//! The revision that a client holds when it connects, and whether this server may replace it.
 //!
-//! A client names the epoch, the revision and the commit that made it. A client that holds more than this server knows
-//! (another store, a later revision, another commit) is **held**: it keeps what it has and gets kills only, until the
-//! table has come there or an operator has accepted the store. It is never believed for others.
+//! A client sends the epoch, the revision and its commit. A client that holds more than this server knows
+//! (another store, a later revision, another commit) is **held**: it keeps its rules and gets kills only,
+//! until this replica has caught up or an operator has accepted the store. Its rules are never passed to
+//! other clients.
 
 use std::time::Duration;
 
@@ -13,25 +14,25 @@ use crate::push::PushContext;
 use crate::state::snapshot::Snapshot;
 use damper_store::Position;
 
-/// How long the store may take to name the commit of an old revision.
+/// The time limit for reading the commit of an old revision from the store.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a client claims to hold.
+/// The position that a client claims to hold.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) at: Position,
-    /// The client understands kills that are added to those it holds.
+    /// The client can add kills to those it holds.
     pub(crate) takes_additions: bool,
-    /// The commit that the store has at that revision, where the table does not remember it.
+    /// The store's commit at that revision, if the snapshot does not have it.
     stored: Option<u64>,
 }
 
-/// What a claim is worth at a table.
+/// The result of comparing a claim with a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holding {
-    /// Nothing, or what a predecessor of this store had: it gets everything.
+    /// Nothing, or rules of a predecessor of this store: the client gets everything.
     Nothing,
-    /// What this table was at a revision.
+    /// A known revision of this snapshot.
     Revision(u64),
     /// More than this server knows.
     More,
@@ -59,8 +60,8 @@ impl Claim {
         }
     }
 
-    /// Asks the store for the commit of a revision that the table does not remember, one client at a time. Without
-    /// an answer the claim is taken as it is.
+    /// Reads the commit of a revision that the snapshot does not have from the store, one client at a time.
+    /// Without an answer the claim is accepted.
     pub(crate) async fn look_up(&mut self, context: &PushContext, view: &Snapshot) {
         let Position { epoch, revision, commit } = &self.at;
         let is_old = **epoch == **view.epoch() && *revision < view.revision();

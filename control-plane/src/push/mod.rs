@@ -1,8 +1,9 @@
 //! `damper.v1.Distribution`: rules to services, over one stream per process.
 //!
-//! Each stream is one task ([`stream`]) that knows what its client holds and asks for the difference to the
-//! table when its one outgoing slot is free ([`responses`]); nothing is queued behind that slot, so the latest
-//! table wins. [`pace`] decides when a change of the table is shown to the streams, [`told`] which kills go along.
+//! Each stream is one task ([`stream`]) that knows the snapshot of its client and requests the difference to
+//! the latest when its one outgoing slot is free ([`responses`]). Nothing is queued behind that slot, so the
+//! latest snapshot wins. [`debounce`] decides when streams see a change, [`sent_kills`] which kills are sent
+//! with it.
 
 pub(crate) mod convergence;
 pub(crate) mod debounce;
@@ -43,7 +44,7 @@ use damper_net::limits::Limiter;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How many streams at once may be making their first response.
+/// The number of streams that may make their first response at once.
 const ADMISSIONS: usize = 32;
 
 /// The service.
@@ -53,7 +54,7 @@ pub(crate) struct Distribution {
     max_message_bytes: usize,
 }
 
-/// The times of streams.
+/// The timings of streams.
 #[derive(Clone, Debug)]
 pub(crate) struct PushConfig {
     pub(crate) watched_report_interval: Duration,
@@ -63,7 +64,7 @@ pub(crate) struct PushConfig {
     pub(crate) drain: Duration,
 }
 
-/// What all streams use.
+/// The context that all streams share.
 pub(crate) struct PushContext {
     pub(crate) fleet: Arc<FleetState>,
     pub(crate) access: Arc<Authenticator>,
@@ -73,7 +74,7 @@ pub(crate) struct PushContext {
     groups: GroupQuota,
     responses: ResponseCache,
     admissions: Semaphore,
-    /// Held while the store is asked for one old revision.
+    /// Held while one old revision is read from the store.
     looks: Semaphore,
 }
 
@@ -121,7 +122,7 @@ impl Service<Request<Body>> for Distribution {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let method = request.uri().path().strip_prefix('/').and_then(|path| path.strip_prefix(SERVICE_NAME));
         if method != Some("/Subscribe") {
-            return ready(Ok(Status::unimplemented("there is no such method").into_http()));
+            return ready(Ok(Status::unimplemented("unknown method").into_http()));
         }
         let peer = request.extensions().get::<ConnectionInfo>().cloned();
         let caller = Caller::found(request.extensions());

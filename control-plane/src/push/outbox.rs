@@ -1,9 +1,9 @@
-//! What replicas that follow this one have still to be told of its clients.
+//! Changes of this replica's clients that are still to be sent to its peers.
 //!
-//! One outbox per follower. Of a client only that it moved is noted, and its state is read when it is told, so that any
-//! number of moves is one; reports wait in the order in which they came, up to a bound in bytes. An outbox that is full
-//! is given up as a whole: its follower begins anew, and nothing is left out silently. Reports of a client of whom the
-//! follower has no totals yet do not wait at all: they are contained in the totals that it will be told.
+//! One outbox per peer. Only the fact that a client changed is stored; its state is read when it is sent, so
+//! that many changes become one message. Reports wait in order, up to a limit in bytes. A full outbox is
+//! dropped and its peer reconnects, so that nothing is lost silently. Reports of a client whose totals were
+//! not sent yet are not queued, because the totals will contain them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -15,38 +15,38 @@ use tokio::time::Instant;
 
 use crate::clients::session::ClientSession;
 
-/// The most bytes of reports that wait for a follower.
+/// The most bytes of reports that wait for a peer.
 const MAX_BYTES: usize = 16 << 20;
-/// The most clients that wait for it, those included that left.
+/// The most clients that wait for a peer, including those that left.
 const MAX_CLIENTS: usize = 200_000;
 
-/// The most followers at a time: replicas, and what is left of their streams before.
+/// The most peers at a time, including streams that are about to end.
 const MAX_FOLLOWERS: usize = 256;
 
-/// The outboxes of all followers.
+/// The outboxes of all peers.
 #[derive(Default)]
 pub(crate) struct Outboxes(Mutex<Vec<Weak<Outbox>>>);
 
-/// What one follower has still to be told.
+/// The outbox of one peer.
 #[derive(Default)]
 pub(crate) struct Outbox {
     waiting: Mutex<Waiting>,
     news: Notify,
 }
 
-/// What waits.
+/// The waiting changes.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    /// By number; true: the follower does not know it yet.
+    /// By number; true: the peer does not know the client yet.
     pub(crate) clients: HashMap<u64, (Arc<ClientSession>, bool)>,
-    /// Numbers of those who left.
+    /// Numbers of the clients that left.
     pub(crate) gone: Vec<u64>,
-    /// Whose, when it came, what it says.
+    /// Client number, time of arrival, report.
     pub(crate) reports: VecDeque<(u64, Instant, Arc<v1::Report>)>,
     bytes: usize,
-    /// Clients whose totals the follower does not have yet.
+    /// Clients whose totals the peer does not have yet.
     without_totals: HashSet<u64>,
-    /// More waits than is kept; nothing of it is of use any more.
+    /// Set when a limit was exceeded; the content is useless then.
     pub(crate) overflown: bool,
 }
 
@@ -67,7 +67,7 @@ impl Outboxes {
         }
     }
 
-    /// None where there are too many.
+    /// `None` if there are too many.
     pub(crate) fn open<'a>(
         &self,
         sessions: impl Iterator<Item = &'a Arc<ClientSession>>,
@@ -125,12 +125,12 @@ impl Outbox {
         self.waiting.lock().expect("no holder of the lock panics")
     }
 
-    /// Waits until there is something to tell.
+    /// Waits for a change.
     pub(crate) async fn news(&self) {
         self.news.notified().await;
     }
 
-    /// Takes out what waits.
+    /// Takes all waiting changes.
     pub(crate) fn take(&self) -> Waiting {
         let mut waiting = self.waiting();
         let without_totals = std::mem::take(&mut waiting.without_totals);
@@ -138,15 +138,15 @@ impl Outbox {
         std::mem::replace(&mut *waiting, Waiting { without_totals, overflown, ..Waiting::default() })
     }
 
-    /// True if the follower has no totals of a client yet: they are to be read now and told, and from here on its
-    /// reports wait like others.
+    /// True if the peer has no totals of a client yet: the caller must send them now. Later reports of the
+    /// client are queued.
     pub(crate) fn wants_totals(&self, number: u64) -> bool {
         self.waiting().without_totals.remove(&number)
     }
 }
 
 impl Waiting {
-    /// Gives everything up where it is too much.
+    /// Drops all changes if a limit is exceeded.
     fn check(&mut self) {
         if self.bytes > MAX_BYTES || self.clients.len() + self.gone.len() > MAX_CLIENTS {
             *self = Self { overflown: true, ..Self::default() };

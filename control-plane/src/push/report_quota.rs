@@ -1,33 +1,32 @@
-//! How often one client may report.
+//! Limits the reports of one client.
 //!
-//! What a report costs is borne by all: it is counted under the lock of the statistics and told to every replica. An
-//! honest client reports once in the time that it was told, in parts where it has much to say: some ten for a process
-//! with all the routes and methods that one can have. So the bound is far above that, and whoever is over it is no client.
+//! A report is counted under the lock of the statistics and sent to every peer, so its cost is shared. A
+//! correct client reports once per interval, in about ten parts at most. The limit is far above that.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The most reports at once, and then in each of the shortest times between two that the server asks for.
+/// The burst of reports, also the number per shortest report interval.
 const BURST: u32 = 64;
 const EACH_INTERVAL: u32 = 16;
 
-/// What one client may still report.
+/// The reports that one client may still send.
 #[derive(Debug)]
 pub(crate) struct ReportQuota {
-    /// In which one more report is allowed.
+    /// The time in which one more report is allowed.
     each: Duration,
-    /// When all of them are allowed again.
+    /// The time when the full burst is allowed again.
     whole_at: Instant,
 }
 
 impl ReportQuota {
-    /// All of it, where clients are told to report so often at the most.
+    /// Starts with the full burst.
     pub(crate) fn new(shortest_interval: Duration) -> Self {
         Self { each: shortest_interval / EACH_INTERVAL, whole_at: Instant::now() }
     }
 
-    /// Takes one report; false where that is too much.
+    /// Counts one report; false if it exceeds the limit.
     pub(crate) fn take(&mut self) -> bool {
         let now = Instant::now();
         let whole_at = self.whole_at.max(now) + self.each;

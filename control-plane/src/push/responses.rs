@@ -1,8 +1,7 @@
-//! What a client must be told to hold the table: everything, or the difference to what it holds.
+//! Responses that bring a client to a snapshot: everything, or the difference to what it holds.
 //!
-//! Made once per class of clients (who calls, with which features), base and table, then shared: a thousand
-//! processes of one service cost one look through the rules. A difference that would be too large for one
-//! message is told as a snapshot, which comes in pages.
+//! Made once per group of clients, base and snapshot, then shared: a thousand processes of one service cost
+//! one pass through the rules. A difference too large for one message is sent as a full snapshot, in pages.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,27 +19,27 @@ use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 use crate::state::stored::{StoredGuard, StoredRule};
 
-/// A page of a snapshot ends with the entry that makes it longer. Small: one waits for each client.
+/// A page ends with the entry that makes it longer than this. Small, because one is buffered per client.
 const PAGE_BYTES: usize = 16 << 10;
-/// A longer difference is sent as a snapshot.
+/// A longer difference is sent as a full snapshot.
 const DELTA_BYTES: usize = 64 << 10;
-/// How many responses are kept for sharing; more are made for their streams alone.
+/// The number of shared responses; others are made for one stream.
 const SHARED_RESPONSES: usize = 1024;
-/// How many bytes the kept responses may take, together. What does not fit is made for each stream alone, page by page.
+/// The total size of shared responses. Others are made for one stream, page by page.
 const SHARED_BYTES: usize = 8 << 20;
 
-/// One response, before it is addressed to a stream.
+/// One response, without the fields of a stream.
 #[derive(Clone, Debug)]
 pub(crate) enum PushResponse {
-    /// Nothing between base and table concerns the client.
+    /// No change between base and snapshot concerns the client.
     Nothing,
-    /// What changed, encoded.
+    /// The changes, encoded.
     Delta(Bytes),
     /// Everything, in pages.
     Snapshot(Pages),
 }
 
-/// The pages of a snapshot: made once for all clients of a class, or each when it is sent.
+/// The pages of a full snapshot: made once for all clients of a group, or each when it is sent.
 #[derive(Clone, Debug)]
 pub(crate) enum Pages {
     /// Encoded.
@@ -48,7 +47,7 @@ pub(crate) enum Pages {
     Alone,
 }
 
-/// Where in a snapshot a stream is.
+/// The position of a stream in a full snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Place {
     pages: usize,
@@ -59,8 +58,7 @@ pub(crate) struct Place {
 }
 
 impl Pages {
-    /// The next page for clients of a class, of the table that the response leads to, encoded, and whether it is the last
-    /// one; `None` after that.
+    /// Returns the next encoded page for clients of a group, and whether it is the last; `None` after that.
     pub(crate) fn next(&self, at: &mut Place, view: &Snapshot, class: &ClientGroup) -> Option<(Bytes, bool)> {
         match self {
             Self::Shared(pages) => {
@@ -75,17 +73,17 @@ impl Pages {
 
 type Shelf = HashMap<(Arc<ClientGroup>, Option<u64>), Arc<OnceLock<PushResponse>>>;
 
-/// The responses that lead to one table.
+/// The responses that lead to one snapshot.
 #[derive(Default)]
 pub(crate) struct ResponseCache {
     shelf: Mutex<(Arc<str>, u64, Shelf)>,
-    /// Reserved while a response is made, then what it takes.
+    /// Reserved while a response is made, then its size.
     shared_bytes: AtomicUsize,
 }
 
 impl ResponseCache {
-    /// The response that brings a client of this class from `base` (none = nothing it holds counts) to the view.
-    /// `changed` names what was changed since the base; none where that is not known.
+    /// Returns the response that brings a client of this group from `base` to the view. `base` is `None` if
+    /// the client holds nothing usable. `changed` lists the changes since the base; `None` if unknown.
     pub(crate) fn response(
         &self,
         view: &Snapshot,
@@ -100,7 +98,7 @@ impl ResponseCache {
         }
     }
 
-    /// A response that is kept: as long as there is room for it.
+    /// Returns a shared response while there is room for it.
     fn shared(
         &self,
         view: &Snapshot,
@@ -125,7 +123,7 @@ impl ResponseCache {
         let mut shelf = self.shelf.lock().expect("no holder of the lock panics");
         let (epoch, revision, made) = &mut *shelf;
         if *epoch != *view.epoch() || *revision != view.revision() {
-            // A stream that is still at an older view makes its response for itself.
+            // A stream at an older view makes its own response.
             if *epoch == *view.epoch() && *revision > view.revision() {
                 return None;
             }
@@ -143,7 +141,7 @@ impl ResponseCache {
     }
 }
 
-/// What changed, and its bytes; `None` if that is too long for one message.
+/// Encodes the changes; `None` if they exceed one message.
 fn difference(
     view: &Snapshot,
     class: &ClientGroup,
@@ -162,7 +160,7 @@ fn difference(
                 None => put(&mut delta.removed, pattern.into()),
             },
             ResourceKey::Guard(_) if !class.knows_guards() => continue,
-            // Kills go beside a response, all of them.
+            // Kills are sent with each response, always all of them.
             ResourceKey::Kill(_) => continue,
             ResourceKey::Guard(pattern) => {
                 match view.guards().stored(pattern).and_then(|stored| sent(stored)) {
@@ -181,7 +179,7 @@ fn difference(
     })
 }
 
-/// A guard that changed may switch rules off or on at clients that know nothing of guards.
+/// A changed guard may switch rules off or on at clients without support for guards.
 fn add_guarded_rules(view: &Snapshot, class: &ClientGroup, changed: &mut BTreeSet<ResourceKey>) {
     let guards: Vec<Pattern> = changed
         .iter()
@@ -198,14 +196,14 @@ fn add_guarded_rules(view: &Snapshot, class: &ClientGroup, changed: &mut BTreeSe
     changed.extend(guarded.cloned().map(ResourceKey::Rule));
 }
 
-/// Puts an entry into a list and tells its size.
+/// Appends an entry to a list and returns its size.
 fn put<T: prost::Message>(list: &mut Vec<T>, entry: T) -> usize {
     let size = entry.encoded_len();
     list.push(entry);
     size
 }
 
-/// All pages and their bytes; `None` if they are more than there is room for.
+/// Returns all pages and their size; `None` if they exceed the limit.
 fn snapshot(view: &Snapshot, class: &ClientGroup, room: usize) -> Option<(Arc<[Bytes]>, usize)> {
     let (mut pages, mut all, mut at) = (Vec::new(), 0, Place::default());
     while let Some(page) = at.next(view, class) {
@@ -219,7 +217,7 @@ fn snapshot(view: &Snapshot, class: &ClientGroup, room: usize) -> Option<(Arc<[B
 }
 
 impl Place {
-    /// The next page, encoded, guards first; `None` after the last one.
+    /// Returns the next encoded page, guards first; `None` after the last one.
     fn next(&mut self, view: &Snapshot, class: &ClientGroup) -> Option<Bytes> {
         self.page(view, class).map(|page| wire::kind(Kind::Snapshot(page)))
     }
@@ -253,7 +251,7 @@ impl Place {
     }
 }
 
-/// The rule as clients of this class get it.
+/// Returns the rule as sent to clients of this group.
 fn addressed(
     pattern: &Pattern,
     stored: &StoredRule,
@@ -268,7 +266,7 @@ fn addressed(
     v1::DistributedRule { key: Some(pattern.into()), revision: stored.wire.revision, kind }
 }
 
-/// The guard as clients get it; none where this server can not read it.
+/// Returns the guard as sent to clients; `None` if this server cannot read it.
 fn sent(stored: &StoredGuard) -> Option<v1::DistributedGuard> {
     stored.guard.as_deref().map(Into::into)
 }
@@ -280,7 +278,7 @@ mod tests {
     use super::*;
     use damper_store::{Entry, StoreContents};
 
-    /// A table with rules of all callers, each of some 250 bytes.
+    /// A snapshot with rules of all callers, each of about 250 bytes.
     fn table(rules: usize) -> Snapshot {
         let policy = v1::Policy { mode: v1::Mode::Off.into(), ..Default::default() };
         let value = StoredRule::value(&v1::Rule { policy: Some(policy), ..Default::default() });

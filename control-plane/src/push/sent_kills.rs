@@ -1,9 +1,9 @@
-//! Which kills a stream's client was told, and what is to be told now.
+//! The kills that were sent to the client of a stream, and those to send next.
 //!
-//! A client is always told all kills that concern it, so that it can never keep one that has ended. They are not
-//! shared between streams like other responses: what is left of a kill's time is reckoned when a message leaves. That
-//! a kill's time is over is nothing to tell, because clients count down by themselves. A client that is ahead of this
-//! replica ignores what is older than what it holds, so that nothing counts as told before the replica has caught up.
+//! Every message contains all kills that concern the client, so that it cannot keep one that has ended. They
+//! are not shared between streams, because the remaining time of a kill is computed when a message is sent.
+//! The expiry of a kill is not sent: clients count down themselves. A client ahead of this replica ignores
+//! older entries, so nothing counts as sent before the replica has caught up.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,12 +15,12 @@ use crate::clients::group::ClientGroup;
 use crate::state::kills::StoredKill;
 use crate::state::snapshot::Snapshot;
 
-/// The kills that a client was told last.
+/// The kills that were last sent to a client.
 #[derive(Debug)]
 pub(crate) struct SentKills {
-    /// How far the client was when it came; what is before that is stale to it.
+    /// The client's epoch and revision at its hello; it ignores anything older.
     client_at: (String, u64),
-    /// None before the first time.
+    /// `None` before the first message.
     last: Option<KillVersions>,
 }
 
@@ -32,13 +32,13 @@ struct KillVersions {
 }
 
 impl SentKills {
-    /// Nothing was told yet to the client of this hello.
+    /// Creates the state for a client that was sent nothing yet.
     pub(crate) fn none(hello: &v1::Hello) -> Self {
         Self { client_at: (hello.epoch.clone(), hello.revision), last: None }
     }
 
-    /// True if a response must go out for the sake of kills alone. `missed`: the client may hold kills of a
-    /// revision before the view's, of which it must learn that they have ended.
+    /// True if kills alone require a response. `missed`: the client may hold kills that ended before the
+    /// view's revision.
     pub(crate) fn want_response(&self, view: &Snapshot, class: &ClientGroup, missed: bool) -> bool {
         if !class.knows_kills() || self.is_stale(view) {
             return false;
@@ -49,13 +49,13 @@ impl SentKills {
         }
     }
 
-    /// What goes beside the first message, where that is no response.
+    /// Returns the kills for a first message that is not a response.
     pub(crate) fn tell_first(&mut self, at: &Snapshot, class: &ClientGroup) -> Option<v1::KillSet> {
         if self.last.is_none() { self.tell(at, at, class) } else { None }
     }
 
-    /// What goes beside a part of the response that leads to `at`: all kills that there are by now, where they
-    /// differ from what was told.
+    /// Returns all current kills for a part of the response that leads to `at`, if they differ from those
+    /// sent last.
     pub(crate) fn tell(
         &mut self,
         at: &Snapshot,
@@ -76,9 +76,8 @@ impl SentKills {
         Some(v1::KillSet { kills, ..v1::KillSet::default() })
     }
 
-    /// What goes to a client that holds more than this server knows, and perhaps more kills: those to add, and those
-    /// that ended since they were added. A client that cannot add gets the whole set, but only with a kill in it
-    /// or one that ended.
+    /// Returns the kills for a held client: those to add and those that ended since they were added. A client
+    /// without that feature gets the whole set, but only if it contains a kill or one has ended.
     pub(crate) fn add(&mut self, view: &Snapshot, class: &ClientGroup, adds: bool) -> Option<v1::KillSet> {
         let current = KillVersions::of(view, class);
         let before = self.last.as_ref().map_or(&[][..], |last| &last.kills);
@@ -94,7 +93,7 @@ impl SentKills {
         Some(v1::KillSet { kills, adds, ended })
     }
 
-    /// What was added before counts no more: the next set is whole.
+    /// Forgets the additions: the next set is complete.
     pub(crate) fn begin_again(&mut self) {
         self.last = None;
     }
@@ -108,14 +107,14 @@ impl SentKills {
 impl KillVersions {
     fn of(view: &Snapshot, class: &ClientGroup) -> Self {
         let version = |stored: &StoredKill| {
-            // The end tells apart kills that were set from memory at one revision.
+            // The end distinguishes kills that were set from memory at one revision.
             (stored.kill.pattern().clone(), stored.kill.revision(), stored.expires_at)
         };
         Self { epoch: view.epoch().clone(), kills: concerning(view, class).map(version).collect() }
     }
 }
 
-/// The kills for clients of a class, in order, those included that are over.
+/// Returns the kills for clients of a group in order, including expired ones.
 fn concerning<'a>(view: &'a Snapshot, class: &'a ClientGroup) -> impl Iterator<Item = &'a StoredKill> {
     view.kills().all().map(|stored| &**stored).filter(|stored| class.matches(stored.kill.pattern()))
 }
@@ -164,7 +163,7 @@ mod tests {
         SentKills::none(&v1::Hello { epoch: epoch.to_owned(), revision, ..Default::default() })
     }
 
-    /// How many kills are told.
+    /// The number of kills sent.
     fn told(kills: &mut SentKills, at: &Snapshot, latest: &Snapshot) -> Option<usize> {
         kills.tell(at, latest, &shop()).map(|set| set.kills.len())
     }
@@ -196,12 +195,12 @@ mod tests {
     fn a_client_that_is_ahead_is_told_anew_once_the_replica_has_caught_up() {
         let mut kills = from("e", 9);
         let (behind, caught_up) = (view("e", 5, &[]), view("e", 10, &[]));
-        // It holds a kill of revision 9 that has ended at 10, and ignores what is older.
+        // The client holds a kill of revision 9 that ended at 10, and ignores older revisions.
         assert_eq!(told(&mut kills, &behind, &behind), None);
         assert!(!kills.want_response(&behind, &shop(), true));
         assert!(kills.want_response(&caught_up, &shop(), true));
         assert_eq!(told(&mut kills, &caught_up, &caught_up), Some(0));
-        // In another epoch revisions are others.
+        // Another epoch has its own revisions.
         assert_eq!(told(&mut from("d", 9), &behind, &behind), Some(0));
     }
 }

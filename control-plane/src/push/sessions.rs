@@ -1,9 +1,9 @@
-//! Who is connected, and what each was sent and acknowledged: here, and at the other replicas.
+//! Connected clients of this replica and its peers, with their sent and acknowledged revisions.
 //!
-//! The hub is a register: streams write into their own session ([`session`]), what other replicas tell is written into
-//! sessions that mirror theirs, and readers take a copy. It decides nothing about what is sent. A process that moves
-//! from one replica to another is known from both for a moment; readers see only where it came last. [`outbox`] holds
-//! what the other replicas have still to be told, of own clients only.
+//! Streams write into their own session ([`crate::clients::session`]). Reports of peers are written into
+//! sessions that mirror theirs, and readers take a copy. A process that moves between replicas is known from
+//! both for a moment; readers see only the newer one. [`crate::push::outbox`] holds the changes of own
+//! clients that are still to be sent to peers.
 
 #[cfg(test)]
 mod tests;
@@ -24,15 +24,15 @@ use crate::push::outbox::Outboxes;
 use crate::state::snapshot::Snapshot;
 use crate::stats::report_interval::ReportSchedule;
 
-/// All sessions, and how often they report.
+/// All sessions, and the report interval.
 pub(crate) struct Sessions {
-    /// This replica.
+    /// The id of this replica.
     here: Arc<str>,
     register: Mutex<Register>,
     next: AtomicU64,
-    /// How many streams are open to this replica; counted, because whoever stops asks with every one that ends.
+    /// The number of open streams of this replica. A counter, because it is read whenever a stream ends.
     own: AtomicUsize,
-    /// Rises whenever a client comes, goes, is sent something or answers.
+    /// Incremented when a client connects, disconnects, is sent something or answers.
     moves: watch::Sender<u64>,
     pace: watch::Sender<ReportSchedule>,
     outboxes: Outboxes,
@@ -45,10 +45,10 @@ struct Register {
     processes: HashMap<[String; 3], Vec<Arc<ClientSession>>>,
 }
 
-/// Where a client is in lists: by its names, then by its number.
+/// The position of a client in lists: by its names, then by its number.
 pub(crate) type Ordered = ([String; 3], u64);
 
-/// A session in the register; dropping it takes it out.
+/// A registered session; removed when dropped.
 pub(crate) struct SessionGuard {
     pub(crate) session: Arc<ClientSession>,
     fleet: Arc<FleetState>,
@@ -71,72 +71,72 @@ impl Sessions {
         self.register.lock().expect("no holder of the lock panics")
     }
 
-    /// How often clients report now; changes with who watches.
+    /// Returns the report interval, which changes while statistics are watched.
     pub(crate) fn pace(&self) -> watch::Receiver<ReportSchedule> {
         self.pace.subscribe()
     }
 
-    /// Somebody begins or ceases to watch.
+    /// Updates the watchers.
     pub(crate) fn change_pace(&self, change: impl FnOnce(&mut ReportSchedule)) {
         self.pace.send_modify(change);
     }
 
-    /// One of this replica's clients was sent something or has answered.
+    /// Records that a client of this replica was sent something or has answered.
     pub(crate) fn moved(&self, session: &Arc<ClientSession>) {
         self.outboxes.moved(session);
         self.changed();
     }
 
-    /// Something has changed of what the hub tells.
+    /// Records a change of the sessions.
     pub(crate) fn changed(&self) {
         self.moves.send_modify(|moves| *moves += 1);
     }
 
-    /// Rises with every such event.
+    /// Returns a receiver of the change counter.
     pub(crate) fn moves(&self) -> watch::Receiver<u64> {
         self.moves.subscribe()
     }
 
-    /// One of this replica's clients has reported.
+    /// Queues a report of a client of this replica for the peers.
     pub(crate) fn reported(&self, session: &ClientSession, report: v1::Report) {
         self.outboxes.reported(session, report);
     }
 
-    /// What a replica that follows this one is to be told: at first of everybody who is connected here. None where too
-    /// many follow.
+    /// Returns an outbox for a peer, which starts with all clients of this replica. `None` if too many peers
+    /// are connected.
     pub(crate) fn followed(&self) -> Option<Arc<Outbox>> {
-        // Locked, so that nobody comes or goes meanwhile unnoticed.
+        // Locked, so that no connect or disconnect is missed.
         let register = self.register();
         self.outboxes.open(register.sessions.values().filter(|session| session.is_own()))
     }
 
-    /// How many clients are connected, here or to other replicas.
+    /// The number of clients connected to any replica.
     pub(crate) fn connected(&self) -> usize {
         self.register().sessions.values().filter(|session| !session.is_superseded()).count()
     }
 
-    /// How many streams are open to this replica.
+    /// The number of open streams of this replica.
     pub(crate) fn own_streams(&self) -> usize {
         self.own.load(Ordering::Relaxed)
     }
 
-    /// How many streams are said to be open to another replica.
+    /// The number of streams that a peer reports.
     pub(crate) fn streams_of(&self, replica: &str) -> usize {
         let of = |session: &&Arc<ClientSession>| session.replica().is_some_and(|id| **id == *replica);
         self.register().sessions.values().filter(of).count()
     }
 
-    /// The sessions of the whole fleet, in no order.
+    /// Returns the sessions of all replicas, in no order.
     pub(crate) fn all(&self) -> Vec<Arc<ClientSession>> {
         self.register().sessions.values().filter(|session| !session.is_superseded()).cloned().collect()
     }
 
-    /// How many clients hold more than their server knows.
+    /// The number of held clients.
     pub(crate) fn held(&self) -> usize {
         self.register().sessions.values().filter(|session| session.is_held()).count()
     }
 
-    /// The epochs that such clients held when they connected, those of most clients first.
+    /// The epochs that held clients had when they connected, the most frequent first.
     pub(crate) fn held_epochs(&self) -> Vec<String> {
         let mut counts: HashMap<String, usize> = HashMap::new();
         for session in self.register().sessions.values().filter(|session| session.is_held()) {
@@ -147,12 +147,13 @@ impl Sessions {
         epochs.into_iter().map(|(epoch, _)| epoch).collect()
     }
 
-    /// The sessions of this replica, in no order.
+    /// Returns the sessions of this replica, in no order.
     pub(crate) fn own(&self) -> Vec<Arc<ClientSession>> {
         self.register().sessions.values().filter(|session| session.is_own()).cloned().collect()
     }
 
-    /// The clients of a service and cluster (empty = any), by name, each with its place in the order.
+    /// Returns the clients of a service and cluster (empty: any) by name, each with its position in the
+    /// order.
     pub(crate) fn clients(&self, service: &str, cluster: &str) -> Vec<(Ordered, Arc<ClientSession>)> {
         let wanted = |asked: &str, is: &str| asked.is_empty() || asked == is;
         let mut sessions = self.all();
@@ -163,15 +164,15 @@ impl Sessions {
         sessions
     }
 
-    /// Clients as operators see them, one after the other. Of what each refuses, and of the rules that are off there,
-    /// the first `listed` are listed.
+    /// Returns clients as messages of the API. At most `listed` refused entries and rules that are off are
+    /// included.
     pub(crate) fn described<'a>(
         &'a self,
         sessions: impl IntoIterator<Item = &'a Arc<ClientSession>> + 'a,
         view: &'a Snapshot,
         listed: usize,
     ) -> impl Iterator<Item = v1::Client> + 'a {
-        // Once per class: it is a look at every rule.
+        // Once per group, because it visits every rule.
         let mut withheld: HashMap<&ClientGroup, Withheld> = HashMap::new();
         sessions.into_iter().map(move |session| {
             let class = &*session.class;
@@ -201,14 +202,14 @@ impl Register {
     }
 }
 
-/// Of the streams of one process those count that are at the replica to which it came last.
+/// Returns the streams of a process that belong to the replica where it connected last.
 fn settle(streams: &[Arc<ClientSession>]) {
     let Some(newest) = streams.iter().max_by_key(|stream| stream.age_rank()) else { return };
     streams.iter().for_each(|stream| stream.supersede(stream.replica() != newest.replica()));
 }
 
 impl SessionGuard {
-    /// Enters a client of this replica into the register.
+    /// Registers a client of this replica.
     pub(crate) fn new(fleet: &Arc<FleetState>, session: ClientSession) -> Self {
         let admitted = Self::enter(fleet, session);
         fleet.metrics.streams.increment(1.0);
@@ -216,7 +217,7 @@ impl SessionGuard {
         admitted
     }
 
-    /// Enters a client of another replica, as that tells of it.
+    /// Registers a client of a peer.
     pub(crate) fn mirrored(
         fleet: &Arc<FleetState>,
         told: v1::FollowedClient,
@@ -230,7 +231,7 @@ impl SessionGuard {
     fn enter(fleet: &Arc<FleetState>, session: ClientSession) -> Self {
         let hub = &fleet.hub;
         let session = Arc::new(session.with_id(hub.next.fetch_add(1, Ordering::Relaxed)));
-        // Before the register tells others of it, so that its reports find their place.
+        // Before the session is announced to peers, so that its reports find it.
         fleet.stats.connected(&session);
         let mut register = hub.register();
         register.enter(&session);

@@ -1,8 +1,8 @@
 //! One client's stream, from hello to goodbye.
 //!
-//! The task holds one position: the table its client was last brought to. When the table is another and the
-//! outgoing slot is free, it makes the response that leads from the one to the other. It reads at all times,
-//! also while its client does not; a client that leaves the slot full for too long is cut off.
+//! The task holds one position: the snapshot that its client was last brought to. When there is another
+//! snapshot and the outgoing slot is free, it makes the response from one to the other. It always reads, even
+//! if its client does not; a client that leaves the slot full for too long is disconnected.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -35,20 +35,20 @@ use damper_net::limits::QuotaPermit;
 use damper_net::limits::{Limit, LimitExceeded};
 use damper_store::Position;
 
-/// So few streams are all told goodbye at once.
+/// Up to this number of streams get their goodbye at once.
 const FEW_STREAMS: usize = 64;
-/// Over which part of the drain time the goodbyes to many are spread; the rest is for them to arrive.
+/// The part of the drain time over which goodbyes are spread; the rest is for their delivery.
 const GOODBYES_OF_DRAIN: f64 = 0.5;
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// How long the last message of a stream may wait for its place.
+/// The time that the last message of a stream may wait for the slot.
 const LAST_WORD_WITHIN: Duration = Duration::from_secs(1);
 
-/// Those that stores draw have 32.
+/// Epochs drawn by stores have 32 bytes.
 const MAX_EPOCH_BYTES: usize = 64;
 
 type Out = mpsc::Sender<Sent>;
 
-/// Why a stream ends.
+/// The reason for the end of a stream.
 enum StreamEnd {
     ClientLeft,
     Goodbye(&'static str),
@@ -56,37 +56,37 @@ enum StreamEnd {
     Slow,
 }
 
-/// One stream's position and what it has to say.
+/// The position of one stream and its pending messages.
 struct ClientStream {
     context: Arc<PushContext>,
     admitted: SessionGuard,
     tables: watch::Receiver<Arc<Snapshot>>,
     paces: watch::Receiver<ReportSchedule>,
-    /// How often the client was last told to report.
+    /// The report interval that was last sent to the client.
     interval: Option<Duration>,
     out: Out,
-    /// The table the client was brought to, or is being brought to by `pages`.
+    /// The snapshot that the client has, or is being brought to by `pages`.
     at: Arc<Snapshot>,
-    /// The response that is being sent.
+    /// The response in flight.
     underway: Option<PendingResponse>,
     told_kills: SentKills,
-    /// What the client holds, as long as that is more than this server knows.
+    /// The client's claim while it is held.
     held: Option<Claim>,
     bookmark_due: bool,
-    /// Since when there is something to say and no room to say it.
+    /// Since when a message waits for the slot.
     waiting_since: Option<Instant>,
-    /// Messages that the server does not ask for by one of its own.
+    /// Messages that are not part of a response.
     unasked: ReportQuota,
     _place: (Option<(OwnedSemaphorePermit, QuotaPermit)>, GroupPermit),
-    /// When the client's token ends, where that is soon.
+    /// The expiry of the client's token, if it is soon.
     token_ends: Option<SystemTime>,
 }
 
-/// A response that is being sent.
+/// A response in flight.
 struct PendingResponse {
     response: PushResponse,
     nonce: u64,
-    /// How far its pages are sent.
+    /// The position in its pages.
     at: Place,
 }
 
@@ -107,7 +107,7 @@ pub(crate) async fn serve(
             context.fleet.metrics.slow_consumers.increment(1);
             if let Some(peer) = peer {
                 if let Some(left_out) = context.limiter.line(Line::SlowReader) {
-                    tracing::warn!(%peer.address, left_out, "a stream did not read in time and was closed");
+                    tracing::warn!(%peer.address, left_out, "closed a stream that was not read in time");
                 }
                 peer.cut_off();
             }
@@ -119,11 +119,11 @@ pub(crate) async fn serve(
             Ok(wire::framed(&message(&context.fleet.table(), Some(goodbye)), &[]))
         }
     };
-    // A client that does not even take the last word is told nothing.
+    // A client that does not read the last message gets none.
     let _ = timeout(LAST_WORD_WITHIN, out.send(last_word)).await;
 }
 
-/// Takes the hello and makes the first response.
+/// Reads the hello and makes the first response.
 async fn open(
     context: &Arc<PushContext>,
     (peer, caller): (Option<&ConnectionInfo>, &Caller),
@@ -149,7 +149,7 @@ async fn open(
     let class = ClientGroup::read(&hello).map_err(|faults| refused(ApiError::at("hello", faults)))?;
     caller.permit_client(&class.service).map_err(|denied| {
         context.fleet.metrics.denied(denied.reason());
-        context.access.turned_away.note(&context.limiter, peer, caller, &class.service, &denied);
+        context.access.rejected.note(&context.limiter, peer, caller, &class.service, &denied);
         refused(denied.into())
     })?;
     let classed = context.groups.admit(&who, class).map_err(|exceeded| refused(exceeded.into()))?;
@@ -192,11 +192,11 @@ async fn open(
 }
 
 fn too_often() -> StreamEnd {
-    let text = "this client reports or acknowledges more often than any that is asked to".to_owned();
+    let text = "too many reports or acknowledgements of this client".to_owned();
     refused(LimitExceeded::new(Limit::Reports, text).into())
 }
 
-/// An epoch is kept as long as its client is connected.
+/// An epoch is stored while its client is connected.
 fn check_epoch(hello: &v1::Hello) -> Result<(), ApiError> {
     match hello.epoch.len() {
         0..=MAX_EPOCH_BYTES => Ok(()),
@@ -239,7 +239,7 @@ impl ClientStream {
                 self.waiting_since.unwrap_or_else(Instant::now) + context.config.slow_consumer_after;
             tokio::select! {
                 () = &mut leaving => return StreamEnd::Goodbye("the server is stopping"),
-                () = &mut age => return StreamEnd::Goodbye("streams are renewed from time to time"),
+                () = &mut age => return StreamEnd::Goodbye("stream age limit reached; reconnect"),
                 said = inbound.message() => match said {
                     Ok(Some(said)) => if let Err(end) = self.hear(said) { return end },
                     Ok(None) => return StreamEnd::ClientLeft,
@@ -269,7 +269,7 @@ impl ClientStream {
         }
     }
 
-    /// True if there is something to say; notes since when.
+    /// True if there is a message to send; records since when.
     fn is_waiting(&mut self) -> bool {
         let waiting = self.underway.is_some()
             || self.interval_due().is_some()
@@ -277,13 +277,13 @@ impl ClientStream {
             || !self.tables.borrow().same_rules(&self.at);
         match waiting {
             true => drop(self.waiting_since.get_or_insert_with(Instant::now)),
-            // What was waited for is no longer wanted; its time is not held against what comes next.
+            // The waiting message is obsolete; its time does not count for the next one.
             false => self.waiting_since = None,
         }
         waiting
     }
 
-    /// How often the client is to report, where it was not told so.
+    /// Returns the report interval if it differs from the one sent last.
     fn interval_due(&self) -> Option<Duration> {
         let wanted = self.paces.borrow().of(&self.admitted.session.class);
         (self.interval != Some(wanted)).then_some(wanted)
@@ -310,7 +310,7 @@ impl ClientStream {
                 self.context.fleet.metrics.reports.increment(1);
                 let left_out = self.context.fleet.stats.report(session, &report);
                 self.context.fleet.metrics.report_faults.increment(left_out);
-                // What is not taken here is none of the other replicas' business.
+                // Reports that are rejected here are not sent to peers.
                 let parts = (report.routes.len() + report.served.len()) as u64;
                 if parts == 0 || left_out < parts {
                     self.context.fleet.hub.reported(session, report);
@@ -320,12 +320,13 @@ impl ClientStream {
             Some(client_message::Kind::Hello(_)) => {
                 Err(refused(ApiError::fault("kind", "a hello may only be the first message")))
             }
-            // Of a later version of the wire.
+            // A message of a later protocol version.
             None => Ok(()),
         }
     }
 
-    /// What to say now that there is room: the response under way, the way to the latest table, the rest.
+    /// Returns the next message for the free slot: the response in flight, the response to the latest
+    /// snapshot, the rest.
     fn next_message(&mut self) -> Option<Bytes> {
         if self.held.is_some() {
             return self.next_to_held();
@@ -361,7 +362,7 @@ impl ClientStream {
         })
     }
 
-    /// The next part of the response under way; only its last part wants an answer.
+    /// Returns the next part of the response in flight; only its last part requires an acknowledgement.
     fn next_page(&mut self) -> Option<Bytes> {
         let underway = self.underway.as_mut()?;
         let nonce = underway.nonce;
@@ -372,8 +373,8 @@ impl ClientStream {
                 pages.next(&mut underway.at, &self.at, &self.admitted.session.class)?
             }
         };
-        // A kill that was set meanwhile does not wait for the rest of a snapshot. The answer to its last page is
-        // the proof that those before it were obeyed.
+        // A kill that was set meanwhile does not wait for the rest of the snapshot. The acknowledgement of
+        // the last page covers all pages.
         let kills = self.told_kills.tell(&self.at, &self.tables.borrow(), &self.admitted.session.class);
         let nonce = if last { nonce } else { 0 };
         if last {
@@ -382,31 +383,31 @@ impl ClientStream {
         Some(wire::framed(&v1::ServerMessage { nonce, kills, ..message(&self.at, None) }, &page))
     }
 
-    /// Makes the first response to a client from which things may be taken.
+    /// Makes the first response to a client that is not held.
     fn begin(&mut self, at: Arc<Snapshot>, holding: Holding) {
         let all = self.admitted.session.class.has_all_features();
         self.respond(at, if all { holding } else { Holding::Nothing });
-        // A client that missed nothing is told so at once.
+        // A client without changes is notified at once.
         self.bookmark_due = self.underway.is_none();
     }
 
-    /// Takes nothing from the client from now on, because it holds more than this server knows.
+    /// Holds the client, because it has more than this server knows.
     fn hold(&mut self, claim: Claim) {
-        // Full: the store is being asked already.
-        let _ = self.context.fleet.state.look.try_send(());
+        // Full: the store is being read already.
+        let _ = self.context.fleet.state.refresh.try_send(());
         tracing::debug!(
             service = self.admitted.session.class.service,
             instance = self.admitted.session.instance,
             epoch = claim.at.epoch,
             revision = claim.at.revision,
-            "a client holds more than this server knows; it keeps what it has"
+            "a client holds a later revision or another store; it keeps its rules"
         );
         self.held = Some(claim);
         self.bookmark_due = true;
     }
 
-    /// What to say to a client that is held: that the stream is alive, and kills. It is released once its claim
-    /// holds at the latest table.
+    /// Returns the next message for a held client: a bookmark, or kills. It is released when the latest
+    /// snapshot confirms its claim.
     fn next_to_held(&mut self) -> Option<Bytes> {
         let latest = self.tables.borrow_and_update().clone();
         let claim = self.held.as_ref()?;
@@ -431,8 +432,8 @@ impl ClientStream {
         Some(wire::framed(&message, &[]))
     }
 
-    /// Makes the response that leads to a table, and moves there. What was changed since a revision that is no longer
-    /// remembered is not looked for: the client gets everything.
+    /// Makes the response that leads to a snapshot, and moves there. The client gets everything if the
+    /// changes since its revision are no longer known.
     fn respond(&mut self, to: Arc<Snapshot>, holding: Holding) {
         let changed = match holding {
             Holding::Revision(base) => to.changed_since(base).map(|changed| (base, changed)),
@@ -449,7 +450,7 @@ impl ClientStream {
         }
         let mut progress = session.progress();
         if progress.epoch != *to.epoch() {
-            progress.start_anew(to.epoch().clone());
+            progress.reset(to.epoch().clone());
         } else {
             progress.settle();
         }
@@ -469,8 +470,8 @@ impl ClientStream {
     }
 }
 
-/// How long a stream waits with its goodbye when the server stops, so that many clients do not all turn to the other
-/// replicas in the same moment.
+/// Returns the delay of a stream's goodbye when the server stops, so that clients do not all reconnect to the
+/// other replicas at the same moment.
 fn goodbye_after(context: &PushContext) -> Duration {
     match context.fleet.hub.own_streams() {
         0..=FEW_STREAMS => Duration::ZERO,

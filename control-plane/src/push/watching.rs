@@ -1,4 +1,4 @@
-//! Guards of what is watched: while one lives, the clients it concerns report more often.
+//! Watch guards: while one lives, the clients that it concerns report more often.
 
 use std::sync::Arc;
 
@@ -7,25 +7,25 @@ use damper_proto::v1;
 use crate::push::fleet_state::FleetState;
 use crate::stats::report_interval::{CallerService, Elsewhere, MAX_CALLERS};
 
-/// Somebody watches the figures: all of them, or those of one route.
+/// A watcher of the statistics: of all, or of one route.
 pub(crate) struct WatchGuard {
     fleet: Arc<FleetState>,
     caller: Option<CallerService>,
 }
 
-/// Another replica says what is watched there.
+/// The watched statistics of a peer.
 pub(crate) struct WatchingElsewhere {
     fleet: Arc<FleetState>,
     following: Arc<str>,
 }
 
 impl WatchGuard {
-    /// All figures.
+    /// Watches all statistics.
     pub(crate) fn everything(fleet: &Arc<FleetState>) -> Self {
         Self::new(fleet, None)
     }
 
-    /// Those of a route of this caller: its service and its cluster.
+    /// Watches a route of this caller: its service and its cluster.
     pub(crate) fn caller(fleet: &Arc<FleetState>, service: &Arc<str>, cluster: &Arc<str>) -> Self {
         Self::new(fleet, Some((service.clone(), cluster.clone())))
     }
@@ -47,12 +47,12 @@ impl Drop for WatchGuard {
 }
 
 impl WatchingElsewhere {
-    /// Nothing is watched there yet; `following` tells it from all others.
+    /// Starts without watched statistics; `following` identifies the peer.
     pub(crate) fn nothing(fleet: &Arc<FleetState>, following: Arc<str>) -> Self {
         Self { fleet: fleet.clone(), following }
     }
 
-    /// Takes all of what is watched there now.
+    /// Replaces the set of watched statistics.
     pub(crate) fn is(&self, told: v1::Watched) {
         let all = told.all || told.callers.len() > MAX_CALLERS;
         let named = told.callers.into_iter().take(MAX_CALLERS);

@@ -1,8 +1,8 @@
-//! The messages of a client and of its answer, as bytes.
+//! Messages of a client stream as bytes.
 //!
-//! tonic keeps a buffer as large as the largest message, in each direction, as long as the stream lives; and a message
-//! that waits for its client takes some sixteen times its bytes while it is not encoded. There are thousands of streams. So
-//! messages are encoded before they wait, and what a message took in memory is given back with it.
+//! tonic keeps a buffer as large as the largest message, in each direction, for the life of the stream, and
+//! an unencoded message takes about 16 times its encoded size. With thousands of streams both matter. So
+//! messages are encoded before they are queued, and their memory is released after sending.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -16,19 +16,19 @@ use tokio::sync::mpsc;
 use tonic::Status;
 use tonic::body::Body;
 
-/// What goes before a message: a flag, and its length.
+/// The header of a gRPC message: a flag, and the length.
 const HEAD: usize = 5;
 
-/// A whole message to a client, or the error that its stream ends with.
+/// A complete message to a client, or the error that ends its stream.
 pub(crate) type Sent = Result<Bytes, Status>;
 
-/// The field `kind` of a message, encoded.
+/// The encoded field `kind` of a message.
 pub(crate) fn kind(kind: v1::server_message::Kind) -> Bytes {
     let message = v1::ServerMessage { kind: Some(kind), ..Default::default() };
     message.encode_to_vec().into()
 }
 
-/// A message with its head: what is encoded already follows the rest of it.
+/// Frames a message; an encoded `kind` is appended to its other fields.
 pub(crate) fn framed(message: &v1::ServerMessage, encoded: &[u8]) -> Bytes {
     let length = message.encoded_len() + encoded.len();
     let mut bytes = Vec::with_capacity(HEAD + length);
@@ -42,20 +42,20 @@ pub(crate) fn framed(message: &v1::ServerMessage, encoded: &[u8]) -> Bytes {
 /// The messages of a client.
 pub(crate) struct Inbound {
     body: Body,
-    /// What has come and is not looked at yet.
+    /// Received bytes that are not parsed yet.
     rest: Bytes,
-    /// What has come of the next message, its head included.
+    /// Received bytes of the next message, including its header.
     part: Vec<u8>,
     most: usize,
 }
 
 impl Inbound {
-    /// The messages in a request's body; one of more than `most` bytes is an error.
+    /// Reads the messages of a request's body. Errors if one exceeds `most` bytes.
     pub(crate) fn new(body: Body, most: usize) -> Self {
         Self { body, rest: Bytes::new(), part: Vec::new(), most }
     }
 
-    /// The next message; `None` if the client has left. What has come stays if this is dropped.
+    /// Returns the next message; `None` if the client has left. Cancel safe.
     pub(crate) async fn message(&mut self) -> Result<Option<v1::ClientMessage>, Status> {
         loop {
             let due = self.due()?;
@@ -74,13 +74,13 @@ impl Inbound {
                     Some(Err(status)) if status.code() == tonic::Code::Cancelled => return Ok(None),
                     Some(Err(status)) => return Err(status),
                     None if self.part.is_empty() => return Ok(None),
-                    None => return Err(Status::internal("the last message is not whole")),
+                    None => return Err(Status::internal("the last message is incomplete")),
                 }
             }
         }
     }
 
-    /// How many bytes the next message has, as far as that is known.
+    /// Returns the size of the next message, if known.
     fn due(&self) -> Result<usize, Status> {
         let Some((head, _)) = self.part.split_first_chunk::<HEAD>() else { return Ok(HEAD) };
         let [flag, length @ ..] = head;
@@ -93,7 +93,7 @@ impl Inbound {
     }
 }
 
-/// The answer to a client: messages, then how it ended.
+/// The response body: messages, then trailers.
 pub(crate) struct Outbound {
     messages: mpsc::Receiver<Sent>,
     is_ended: bool,

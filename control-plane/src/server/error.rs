@@ -1,4 +1,4 @@
-//! Why a server does not start, or stops by itself: one variant for each thing that whoever started it can do about it.
+//! Errors of a server that does not start or that stops itself, one variant per remedy.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use crate::server::first_token::BootstrapError;
 use damper_store::OpenError;
 
-/// Why a server can not start.
+/// The reason why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Another process has the store open.
@@ -15,56 +15,56 @@ pub enum StartError {
     /// The store is damaged; restore a backup.
     #[error("the store is damaged: {0}")]
     StoreDamaged(String),
-    /// The store can not be used as it was named: a path, a file or a setting is wrong.
+    /// The store's URL or settings are wrong: a path, a file or an option.
     #[error(transparent)]
     StoreUnusable(OpenError),
     /// The store does not answer.
-    #[error("the store {store} can not be reached: {reason}")]
+    #[error("the store {store} cannot be reached: {reason}")]
     StoreUnreachable {
-        /// Which.
+        /// The URL of the store.
         store: String,
-        /// What came of trying.
+        /// The error of the last try.
         reason: String,
     },
     /// The address is taken.
     #[error("{address} is in use by another process")]
     AddressInUse {
-        /// Which.
+        /// The address.
         address: SocketAddr,
     },
-    /// Other replicas can not be told where this one is.
+    /// This replica has no address for its peers.
     #[error(
-        "{listen} is every address of this machine, and other replicas over the same etcd must be told one: name it \
+        "{listen} covers all addresses of this machine, and other replicas over the same etcd need one: set it \
          with --advertise URL"
     )]
     NoAddress {
-        /// Where it listens.
+        /// The listen address.
         listen: SocketAddr,
     },
-    /// The address can not be listened on.
-    #[error("can not listen on {address}")]
+    /// Binding the address failed.
+    #[error("cannot listen on {address}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// An address is open to others and not guarded enough; each problem with the ways out of it.
+    /// An address is open to other machines without protection; each problem with its remedies.
     #[error("{}", .0.join("; "))]
     Insecure(Vec<String>),
-    /// Tokens are asked for, and the first one could not be made.
+    /// Tokens are required, and the first one could not be created.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
-    /// The certificate, the key or the authorities of clients can not be used; all that is wrong.
+    /// All problems of the certificate, the key and the client authorities.
     #[error("{}", .0.join("; "))]
     Tls(Vec<String>),
 }
 
-/// Why a server stopped by itself.
+/// The reason why a server stopped itself.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A task that must not end has ended; its failure was logged.
+    /// A required task has ended; its failure was logged.
     #[error("the {0} has stopped")]
     TaskEnded(&'static str),
 }

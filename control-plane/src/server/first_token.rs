@@ -1,9 +1,10 @@
-//! What a store must have before a server can ask for tokens: the key of the control plane, and an admin token.
+//! Creates the key of the control plane and the first admin token, which a server with tokens needs in its
+//! store.
 //!
-//! Both are written only where nobody has written them before, so that of several replicas that start at once one wins
-//! and the others take over what it wrote. The first token goes into a file that only its owner reads, whole and
-//! flushed before the token is stored: whatever happens in between, the file holds the token that is good, or nothing
-//! is stored yet and the next start takes the file's. Where the file is there already its token is taken.
+//! Both are written only if they do not exist, so that of several replicas that start at once one wins and
+//! the others use its values. The first token is written to a file that only its owner can read. The file is
+//! complete and flushed before the token is stored: after a crash in between, the next start uses the token
+//! of the file. The token of an existing file is used.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -28,38 +29,38 @@ use damper_store::writer::{Proposal, ProposedEdit};
 const AUTHOR: &str = "damper";
 const NAME: &str = "bootstrap";
 
-/// Why a server can not ask for tokens.
+/// The reason why a server cannot require tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
-    /// Nobody could make a token.
+    /// There is no admin token, and no file for the first one.
     #[error(
-        "tokens are asked for (auth = tokens) and the store has no admin token: name a file for the first one with \
+        "tokens are required (auth = tokens) and the store has no admin token: set a file for the first one with \
          --bootstrap-token-file"
     )]
     NoAdmin,
-    /// What is in the file is no token.
-    #[error("{} holds no token: it must be damper_ID_SECRET, 16 and 64 digits 0-9a-f", .0.display())]
+    /// The file does not contain a token.
+    #[error("{} contains no token: expected damper_ID_SECRET, 16 and 64 digits 0-9a-f", .0.display())]
     NoToken(PathBuf),
-    /// The file can not be read or written.
-    #[error("{} can not be used for the first token", file.display())]
+    /// The file cannot be read or written.
+    #[error("{} cannot be used for the first token", file.display())]
     File {
-        /// Which.
+        /// The path of the file.
         file: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// The store did not take it.
+    /// The store did not accept the write.
     #[error("{0}")]
     Store(String),
 }
 
-/// Sees to it that there are a key and an admin token.
+/// Creates the key and an admin token if the store has none.
 pub(crate) async fn ensure(parts: &Parts) -> Result<(), BootstrapError> {
     if let Some(how) = parts.settings.store.readable_by_others() {
         tracing::warn!(
-            "the store can be read by others on this machine: {how}. The key that sessions are signed with and the \
-             hashes of tokens lie in it: chmod 700 it, unless a volume has to be shared with a group"
+            "the store is readable by other users of this machine: {how}. It contains the session key and token \
+             hashes: chmod 700 it, unless a volume is shared with a group"
         );
     }
     ensure_key(&parts.writes).await?;
@@ -68,16 +69,16 @@ pub(crate) async fn ensure(parts: &Parts) -> Result<(), BootstrapError> {
     }
     let file = parts.settings.bootstrap_token_file.clone().ok_or(BootstrapError::NoAdmin)?;
     let place = file.clone();
-    let first = spawn_blocking(move || First::at(&place)).await;
+    let first = spawn_blocking(move || First::read_or_create(&place)).await;
     let first = first.map_err(|error| BootstrapError::Store(error.to_string()))??;
     match store(&parts.writes, &first.bearer).await {
         Ok(()) => tracing::warn!(
             file = %file.display(), id = %first.bearer.id,
-            "the first admin token is in this file: make others with it and revoke it"
+            "created the first admin token: create other tokens with it, then revoke it"
         ),
-        Err(ApiError::Judged(_)) => {
-            tracing::info!("another replica has made the first admin token");
-            first.take_back(&parts.writes.fleet.table(), &file);
+        Err(ApiError::PlannerRejected(_)) => {
+            tracing::info!("another replica created the first admin token");
+            first.remove_unused(&parts.writes.fleet.table(), &file);
         }
         Err(error) => return Err(BootstrapError::Store(error.to_string())),
     }
@@ -100,7 +101,7 @@ async fn ensure_key(writes: &Writes) -> Result<(), BootstrapError> {
 
 fn asked(reason: &str) -> WriteRequest {
     let (author, reason) = (AUTHOR.to_owned(), reason.to_owned());
-    WriteRequest::by_itself(v1::WriteOptions { author, reason, ..Default::default() })
+    WriteRequest::internal(v1::WriteOptions { author, reason, ..Default::default() })
 }
 
 fn has_admin(table: &Snapshot) -> bool {
@@ -121,11 +122,11 @@ async fn store(writes: &Writes, bearer: &BearerToken) -> Result<(), ApiError> {
     let edit = ProposedEdit { key: token_key(&bearer.id), value, expected: Some(0) };
     let asked = asked("the first token");
     let first = FirstAdmin { edit: edit.clone(), at };
-    let proposal = Proposal { judge: Some(Arc::new(first)), ..asked.proposal(at, vec![edit]) };
+    let proposal = Proposal { planner: Some(Arc::new(first)), ..asked.proposal(at, vec![edit]) };
     commit(writes, &asked, &writes.fleet.table(), proposal).await.map(|_| ())
 }
 
-/// Writes the first admin token where there is none.
+/// Writes the first admin token if there is none.
 #[derive(Debug)]
 struct FirstAdmin {
     edit: ProposedEdit,
@@ -147,13 +148,13 @@ impl EditPlanner for FirstAdmin {
 #[derive(Debug)]
 struct First {
     bearer: BearerToken,
-    /// It was drawn, not found.
+    /// The token was created, not read from the file.
     is_new: bool,
 }
 
 impl First {
-    /// The token of a file; a new one where there is no file, which is then made.
-    fn at(file: &Path) -> Result<Self, BootstrapError> {
+    /// Reads the token of a file; creates the file with a new token if there is none.
+    fn read_or_create(file: &Path) -> Result<Self, BootstrapError> {
         let failed = |source| BootstrapError::File { file: file.to_owned(), source };
         if let Some(found) = found(file)? {
             return Ok(Self { bearer: found, is_new: false });
@@ -161,7 +162,7 @@ impl First {
         let bearer = BearerToken::draw();
         match write_once(file, &format!("{}\n", bearer.text())) {
             Ok(()) => Ok(Self { bearer, is_new: true }),
-            // Somebody was faster.
+            // Another process was faster.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let bearer = found(file)?.ok_or_else(|| failed(error))?;
                 Ok(Self { bearer, is_new: false })
@@ -170,19 +171,19 @@ impl First {
         }
     }
 
-    /// Another token is the first one: a file with this one would be of no use.
-    fn take_back(&self, table: &Snapshot, file: &Path) {
+    /// Removes the file of a token that was not stored.
+    fn remove_unused(&self, table: &Snapshot, file: &Path) {
         let is_good = table.tokens().stored(&self.bearer.id).is_some();
         if self.is_new
             && !is_good
             && let Err(error) = fs::remove_file(file)
         {
-            tracing::warn!(%error, file = %file.display(), "the file with a token that was not needed stays");
+            tracing::warn!(%error, file = %file.display(), "cannot remove the file of an unused token");
         }
     }
 }
 
-/// The token of a file; none where there is no file.
+/// Reads the token of a file; `None` if there is no file.
 fn found(file: &Path) -> Result<Option<BearerToken>, BootstrapError> {
     refuse_where_others_write(file)?;
     match fs::read_to_string(file) {
@@ -198,19 +199,19 @@ fn found(file: &Path) -> Result<Option<BearerToken>, BootstrapError> {
     }
 }
 
-/// Whoever can write the file could choose the token.
+/// Rejects a file that other users can write, because they could choose the token.
 fn refuse_where_others_write(file: &Path) -> Result<(), BootstrapError> {
     #[cfg(unix)]
     if let Ok(metadata) = fs::metadata(file)
         && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o022 != 0
     {
-        let source = io::Error::other("its group or others can write it: chmod go-w it");
+        let source = io::Error::other("writable by group or others: chmod go-w it");
         return Err(BootstrapError::File { file: file.to_owned(), source });
     }
     Ok(())
 }
 
-/// Writes a file that is there whole or not at all, and that was not there.
+/// Creates a file atomically; errors if it exists.
 fn write_once(file: &Path, text: &str) -> io::Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let unfinished = folder.join(format!(".damper-token-{:016x}", fastrand::u64(..)));
@@ -227,7 +228,7 @@ fn write_once(file: &Path, text: &str) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// A new file for its owner's eyes.
+/// Creates a file that only its owner can read.
 fn private(file: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);

@@ -1,8 +1,8 @@
-//! What the port answers besides gRPC: the page, health for machines, metrics; and two corrections to gRPC.
+//! Serves the web UI, health and metrics, and corrects two status codes of gRPC.
 //!
-//! gRPC-Web wraps the API alone, the page is the fallback behind it. What looks like a gRPC call to an unknown
-//! service is still answered as one. tonic reports a message over the limit as OUT_OF_RANGE, which this API
-//! never means: it is RESOURCE_EXHAUSTED.
+//! gRPC-Web wraps the API alone; the web UI is the fallback behind it. A gRPC call to an unknown service
+//! still gets a gRPC answer. tonic reports a message over the limit as OUT_OF_RANGE, which this API never
+//! uses: it becomes RESOURCE_EXHAUSTED.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ const POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 const INDEX: &str = "index.html";
 
-/// Health and metrics. With `viewers` only they may read the metrics.
+/// Routes of health and metrics. With `viewers` the metrics require the role viewer.
 pub(crate) fn operations(
     telemetry: Arc<Telemetry>,
     stopping: CancellationToken,
@@ -58,17 +58,17 @@ async fn metrics(State(telemetry): State<Arc<Telemetry>>) -> Result<impl IntoRes
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text))
 }
 
-/// The page, for every path that nothing else answers.
+/// Serves the web UI for every other path.
 pub(crate) async fn page(request: Request<Body>) -> Response<Body> {
     let kind = request.headers().get(header::CONTENT_TYPE);
     if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
-        return tonic::Status::unimplemented("the service is not known").into_http();
+        return tonic::Status::unimplemented("unknown service").into_http();
     }
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
     }
     let path = request.uri().path().trim_start_matches('/');
-    // The page has paths of its own; a path that names a file must be one.
+    // The web UI has its own paths; a path with a file name must exist.
     let names_file = path.rsplit('/').next().is_some_and(|last| last.contains('.'));
     let file = match damper_web_ui::file(path) {
         None if !names_file => damper_web_ui::file(INDEX),
@@ -104,13 +104,13 @@ fn answer(file: damper_web_ui::File, request: &Request<Body>) -> Response<Body> 
     response
 }
 
-/// What a header lists, over all its lines.
+/// The items of a list header, over all its lines.
 fn listed(request: &Request<Body>, name: header::HeaderName) -> impl Iterator<Item = &str> {
     let lines = request.headers().get_all(name).into_iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(str::trim)
 }
 
-/// Whether an answer may be packed (RFC 9110, 12.5.3); a weight of nought refuses, others make no difference here.
+/// True if the answer may be compressed (RFC 9110, 12.5.3): a weight of 0 forbids it, others are equal.
 fn takes_gzip(request: &Request<Body>) -> bool {
     listed(request, header::ACCEPT_ENCODING).any(|coding| {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, "q=1"));
@@ -130,15 +130,15 @@ fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
     response
 }
 
-/// What browsers must not do with our answers.
+/// Adds security headers.
 fn guard(headers: &mut HeaderMap) {
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
 }
 
-/// Corrects the code of an answer to a message over the limit, or one that can not be read; such an answer has no
-/// details, others of the first code do, and no service says the second.
+/// Corrects the code for a message that exceeds the limit or is malformed. Such an answer has no details;
+/// others with the first code have some, and no service returns the second.
 pub(crate) fn correct_code(mut response: Response<Body>) -> Response<Body> {
     const OUT_OF_RANGE: &[u8] = b"11";
     const INTERNAL: &[u8] = b"13";

@@ -1,8 +1,8 @@
-//! One server: the store, the tasks behind the services, and the port.
+//! One server: the store, the tasks behind the services, and the ports.
 //!
-//! [`Server::bind`] does all that can fail: it opens and reads the store and takes the ports. [`Server::run`]
-//! serves until it is told to stop; then health turns, streams get their goodbye, those of many clients spread over a part
-//! of the drain time, and what is still open after it is cut.
+//! [`Server::bind`] opens and reads the store and binds the ports, so that most failures occur there.
+//! [`Server::run`] serves until shutdown. Then health reports not serving, streams get their goodbye, spread
+//! over a part of the drain time if there are many, and connections still open after it are closed.
 
 pub(crate) mod error;
 pub(crate) mod first_token;
@@ -38,7 +38,7 @@ use damper_store::Membership;
 use damper_store::Store;
 use damper_store::StoreUrl;
 
-/// How long health may be watched by one request: whoever watches need not say who asks.
+/// The longest watch of health by one request, which needs no token.
 const WATCHED_WITHIN: Duration = Duration::from_secs(300);
 const RELEASED_WITHIN: Duration = Duration::from_secs(2);
 
@@ -59,14 +59,13 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Judges what can be judged of the settings without opening the store or a port: what they leave unguarded, and the
-    /// files of TLS.
+    /// Checks the settings without opening the store or a port: unprotected addresses, and the TLS files.
     ///
     /// # Errors
-    /// What would keep the server from starting.
+    /// The first problem that prevents a start.
     pub fn check(settings: &ServerConfig) -> Result<(), StartError> {
         let tls = keychain(settings, &Metrics::new())?;
-        // A server starts with it all the same: the next one may come while it runs.
+        // Not an error at start, because a new certificate may be written while the server runs.
         if let Some(problem) = tls.as_ref().and_then(|tls| tls.validity().problem(SystemTime::now())) {
             return Err(StartError::Tls(vec![format!("tls_cert: {problem}")]));
         }
@@ -74,11 +73,10 @@ impl Server {
         address.map(|_| drop(tls)).ok_or(StartError::NoAddress { listen: settings.listen })
     }
 
-    /// Opens and reads the store and takes the ports; port 0 takes any free one.
+    /// Opens and reads the store and binds the ports; port 0 selects any free one.
     ///
     /// # Errors
-    /// Whatever keeps the server from starting, in the order in which it is tried: unsafe or taken address, then
-    /// the store.
+    /// The first problem that prevents a start: an unprotected or used address, then the store.
     pub async fn bind(settings: ServerConfig) -> Result<Self, StartError> {
         let own = Metrics::new();
         let tls = keychain(&settings, &own)?;
@@ -101,13 +99,13 @@ impl Server {
         Ok(Self { parts, listener, local, metrics, tasks, presence })
     }
 
-    /// Where gRPC, gRPC-Web and the page are served.
+    /// The address of gRPC, gRPC-Web and the web UI.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Where metrics and health are served besides.
+    /// The separate address of metrics and health.
     #[must_use]
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(|(_, address)| *address)
@@ -131,7 +129,7 @@ impl Server {
         let stopping = parts.cluster.stopping.clone();
         let settings = &parts.settings;
         let patience = RequestTimeouts {
-            // To be answered, and to take the answer.
+            // For the answer, and for reading it.
             answered_within: settings.unary_deadline * 2,
             watched_within: settings.stream_age.min(WATCHED_WITHIN),
             kind: methods::answer_kind,
@@ -150,7 +148,7 @@ impl Server {
         if let Some((listener, _)) = metrics {
             let tls = parts.cluster.tls.clone().filter(|_| !parts.settings.metrics_plaintext);
             let routes = http::operations(telemetry.clone(), stopping.clone(), None);
-            // Its own places: a full house at the other port does not keep the probes out.
+            // Separate limits, so that a full main port does not block probes.
             let limiter = Limiter::new(settings.limits.of_metrics(), parts.auth.metrics.net.limits.clone());
             let serving = port(routes, tls, limiter).serve(listener);
             tasks.spawn(async move {
@@ -166,10 +164,10 @@ impl Server {
         report_health(&reporter, ServingStatus::NotServing).await;
         stopping.cancel();
         if outcome.is_ok() {
-            tracing::info!(drain = ?parts.settings.drain, "shutting down: connections are told to go elsewhere");
+            tracing::info!(drain = ?parts.settings.drain, "shutting down: draining connections");
             let leaving = async { tokio::join!(membership::leave(&parts.cluster, presence), &mut serving) };
             if timeout(parts.settings.drain, leaving).await.is_err() {
-                tracing::warn!("connections that did not end in time are cut");
+                tracing::warn!("drain timed out; closing connections");
             }
         }
         parts.cluster.ended.cancel();
@@ -183,8 +181,8 @@ impl Server {
     }
 }
 
-/// Waits until nobody holds the store: whoever starts the next server on it must not find it locked. Connections
-/// that were cut let go of it as soon as their tasks run.
+/// Waits until no task holds the store, so that the next server does not find it locked. Closed connections
+/// release it as soon as their tasks run.
 async fn released(store: Weak<dyn Store>) {
     let gone = async {
         while store.strong_count() > 0 {
@@ -196,7 +194,7 @@ async fn released(store: Weak<dyn Store>) {
     }
 }
 
-/// Returns where peers reach this replica; `None` if the configuration must say it.
+/// Returns where peers reach this replica; `None` if the configuration must set it.
 fn address(settings: &ServerConfig, local: SocketAddr) -> Option<String> {
     let is_shared = matches!(settings.store, StoreUrl::Etcd(_));
     membership::address(settings.advertise.as_deref(), settings.tls.is_some(), is_shared, local)

@@ -1,5 +1,4 @@
-//! What a server opens before it serves: certificates, ports and the store. All that can fail about starting is here, and
-//! every failure is told in the words of [`StartError`].
+//! Opens certificates, ports and the store before the server serves. Failures become a [`StartError`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +21,7 @@ use damper_store::StoreUrl;
 const LOCK_TRIES: u32 = 5;
 const LOCK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// What TLS begins with, if there is to be any; nothing unguarded may be open to others.
+/// Opens the TLS files, if configured. Errors if an address is unprotected.
 pub(crate) fn keychain(
     settings: &ServerConfig,
     metrics: &Metrics,
@@ -35,7 +34,7 @@ pub(crate) fn keychain(
     tls.transpose().map_err(StartError::Tls)
 }
 
-/// Takes a port.
+/// Binds a port.
 pub(crate) async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
     let bound = async {
         let listener = TcpListener::bind(address).await?;
@@ -48,7 +47,7 @@ pub(crate) async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAd
     })
 }
 
-/// Opens the store, with the password that the settings have for it.
+/// Opens the store, with the password of the settings.
 pub(crate) async fn open(settings: &ServerConfig) -> Result<Arc<dyn Store>, StartError> {
     let mut place = settings.store.clone();
     if let StoreUrl::Etcd(etcd) = &mut place
@@ -72,7 +71,7 @@ pub(crate) async fn open(settings: &ServerConfig) -> Result<Arc<dyn Store>, Star
     })
 }
 
-/// Reads the store whole.
+/// Reads the whole store.
 pub(crate) async fn read(store: &dyn Store, place: &StoreUrl) -> Result<Snapshot, StartError> {
     let unreachable = |reason: String| StartError::StoreUnreachable { store: place.to_string(), reason };
     let read = async {

@@ -1,5 +1,5 @@
-//! What is served at the port: every service of the API, behind the layers that ask who it is and what the limits are,
-//! then the page and what operators read. [`report_health`] tells health checks of it.
+//! Routes of the main port: the services of the API behind the layers for authentication and limits, then the
+//! web UI, health and metrics. [`report_health`] sets the status of each service.
 
 use std::sync::Arc;
 
@@ -36,12 +36,12 @@ use crate::server::http;
 use crate::server::tasks::Parts;
 use crate::telemetry::Telemetry;
 
-/// What a message may have above the limit, so that a name of that length is still answered by its field.
+/// Bytes above the message limit, so that the error for a long name can still name its field.
 const MESSAGE_SPARE_BYTES: usize = 64 << 10;
-/// Whoever asks for health names a service; nobody is asked who they are.
+/// The size of a health request, which contains a service name and needs no token.
 const MAX_HEALTH_BYTES: usize = 4 << 10;
 
-/// Everything on the port: the API, for gRPC and gRPC-Web, then the rest.
+/// Returns all routes of the port: the API for gRPC and gRPC-Web, then the others.
 pub(super) fn routes(
     parts: &Parts,
     telemetry: &Arc<Telemetry>,
@@ -107,7 +107,7 @@ pub(super) fn routes(
         .layer(from_fn_with_state(auth.clone(), auth::own_site_only))
 }
 
-/// Tells health of the server and of each service.
+/// Sets the health of the server and of each service.
 pub(super) async fn report_health(reporter: &HealthReporter, status: ServingStatus) {
     use v1::{
         distribution_server, fleet_server, guards_server, history_server, kills_server, rules_server,
@@ -127,7 +127,7 @@ pub(super) async fn report_health(reporter: &HealthReporter, status: ServingStat
     }
 }
 
-/// What the streams to clients use.
+/// Returns the context of client streams.
 fn push(parts: &Parts) -> PushContext {
     let Parts { settings, cluster, writes, .. } = parts;
     let config = PushConfig {

@@ -1,4 +1,4 @@
-//! The state of a server and the tasks behind its services, each of which must not end while it serves.
+//! Builds the state of a server and starts the tasks behind its services, which must not end while it serves.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -34,15 +34,15 @@ use damper_store::Store;
 use damper_store::writer;
 use damper_store::writer::{EntryLimit, Writer};
 
-/// The tasks, which end with their names.
+/// The tasks, which return their names.
 pub(crate) type Tasks = JoinSet<&'static str>;
 
-/// What a server has when it has opened everything.
+/// The opened resources of a server.
 pub(crate) struct OpenedServer {
     pub(crate) settings: ServerConfig,
     pub(crate) tls: Option<Arc<TlsReloader>>,
     pub(crate) metrics: Metrics,
-    /// Where other replicas reach this one.
+    /// The address of this replica for its peers.
     pub(crate) address: String,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) view: Snapshot,
@@ -50,8 +50,8 @@ pub(crate) struct OpenedServer {
 
 #[cfg(test)]
 impl OpenedServer {
-    /// The inside of a server over this store, without ports.
-    pub(crate) async fn over(store: Arc<dyn Store>) -> Self {
+    /// The resources of a server with this store, without ports.
+    pub(crate) async fn for_test(store: Arc<dyn Store>) -> Self {
         Self {
             settings: ServerConfig::new(damper_store::StoreUrl::Sled("unused".into())),
             tls: None,
@@ -71,13 +71,13 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
     let view = Arc::new(view);
     let (publish, table) = watch::channel(view.clone());
     let (show, distributed) = watch::channel(view);
-    let (look, looks) = mpsc::channel(1);
+    let (refresh, looks) = mpsc::channel(1);
     let (hold, holds) = mpsc::channel(64);
     let follower = StoreWatcher::new(store.clone(), publish, looks, holds, metrics.clone());
     spawn(&mut tasks, "table", follower.run());
     let found = store;
     let store: Arc<dyn Store> = Arc::new(KnownStore::new(found.clone(), table.clone()));
-    let (writer, writing) = Writer::spawn(store.clone(), written(&settings));
+    let (writer, writing) = Writer::spawn(store.clone(), writer_config(&settings));
     spawn(&mut tasks, "writer", ended(writing, "writer"));
     let (kept, first_after) = (settings.history_retention, settings.first_retention_after);
     spawn(&mut tasks, "history", retention::run(store.clone(), table.clone(), kept, first_after));
@@ -95,7 +95,7 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
         writer,
         table,
         distributed,
-        look,
+        refresh,
         hold,
         worker: ExclusiveWorker::new(),
         unary_deadline: settings.unary_deadline,
@@ -131,7 +131,7 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
     (Parts { settings, auth, cluster, writes }, tasks)
 }
 
-/// What the services of a server are made of, from the bottom up.
+/// The contexts of a server's services, from the bottom up.
 pub(crate) struct Parts {
     pub(crate) settings: ServerConfig,
     pub(crate) auth: Arc<AuthContext>,
@@ -149,8 +149,8 @@ fn write_limits(settings: &ServerConfig) -> WriteLimits {
     }
 }
 
-/// How many entries of each kind are written at most.
-fn written(settings: &ServerConfig) -> writer::WriterConfig {
+/// Limits the number of entries of each kind.
+fn writer_config(settings: &ServerConfig) -> writer::WriterConfig {
     let limit = |prefix: &str, max_entries| EntryLimit { prefix: prefix.to_owned(), max_entries };
     let limits = vec![
         limit(RULES, settings.max_rules),
@@ -168,7 +168,7 @@ fn spawn(tasks: &mut Tasks, name: &'static str, task: impl Future<Output = ()> +
     });
 }
 
-/// Waits for the end of a task of its own.
+/// Waits for the end of a spawned task and logs its failure.
 async fn ended(task: tokio::task::JoinHandle<()>, name: &'static str) {
     if let Err(error) = task.await {
         tracing::error!(%error, name, "a task failed");

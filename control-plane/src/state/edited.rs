@@ -1,5 +1,5 @@
-//! A table as edits would make it, for writes that are judged before they are made, and as it was, for those that are
-//! asked for again.
+//! Snapshots with edits applied, to check writes in advance, and at an earlier revision, for repeated
+//! requests.
 
 use damper_core::{Pattern, Policy, RouteKey};
 use rpds::RedBlackTreeMapSync;
@@ -10,7 +10,7 @@ use damper_store::Entry;
 use damper_store::writer::ProposedEdit;
 
 impl Snapshot {
-    /// This table with the edits; its revision stays, since nothing is written.
+    /// Returns this snapshot with the edits. Its revision stays, since nothing is written.
     pub(crate) fn tried(&self, edits: &[ProposedEdit]) -> Self {
         let mut tried = self.clone();
         for edit in edits {
@@ -23,8 +23,8 @@ impl Snapshot {
         tried
     }
 
-    /// This table at an earlier revision, with what its entries were then where they were others.
-    pub(crate) fn rewound(
+    /// Returns this snapshot at an earlier revision, with the entries that differed then.
+    pub(crate) fn at_revision(
         &self,
         revision: u64,
         entries: impl IntoIterator<Item = (ResourceKey, Option<Entry>)>,
@@ -42,8 +42,8 @@ impl Snapshot {
         then
     }
 
-    /// What is in force on a route: the winner's policy as the guards leave it; none where nothing is, or where
-    /// something can not be read.
+    /// Returns the policy in force on a route after guards; `None` without a rule, or if an entry cannot be
+    /// read.
     pub(crate) fn policy_in_force(&self, route: &RouteKey) -> Option<Policy> {
         let mut policy = self.winner(route)?.policy().clone();
         for stored in self.guards.of_route(route) {
@@ -52,8 +52,8 @@ impl Snapshot {
         Some(policy)
     }
 
-    /// What is in force on the routes of a pattern that nothing narrower is for: the policy of its rule, or of the
-    /// next wider one, as the guards leave it that are for all of these routes.
+    /// Returns the policy in force on the routes of a pattern that no narrower pattern covers: that of its
+    /// rule, or of the next wider one, after the guards that cover all of these routes.
     pub(crate) fn policy_for(&self, pattern: &Pattern) -> Option<Policy> {
         let (_, stored) = self.stored_of(pattern.covering()).next()?;
         let mut policy = stored.rule.as_ref()?.policy().clone();

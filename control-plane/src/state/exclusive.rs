@@ -1,7 +1,7 @@
-//! Work that keeps a processor busy for a while: aside, one at a time, and no longer than somebody waits for it.
+//! Runs CPU-heavy work off the runtime, one piece at a time, and cancels it when its caller is gone.
 //!
-//! Whoever waits for their turn can be given up as any other future; so can whoever waits for the work. The work itself
-//! runs on a thread that nobody can stop: it asks between its parts whether it is still awaited.
+//! Waiting for a turn or for the result is cancelled by dropping the future. The work runs on a blocking
+//! thread that cannot be aborted, so it checks between its parts whether it was cancelled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use tokio_util::sync::CancellationToken;
 use crate::state::error::ApiError;
 use damper_net::limits::{Limit, LimitExceeded};
 
-/// The most pieces of work that wait, the one included that is being done.
+/// Maximum number of waiting pieces of work, the running one included.
 const MAX_WAITING: usize = 128;
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Whose work is done; the others wait.
+/// Worker with one turn.
 #[derive(Clone, Debug)]
 pub(crate) struct ExclusiveWorker {
     turn: Arc<Semaphore>,
     queue: Arc<Semaphore>,
 }
 
-/// Tells work whether somebody waits for it still.
+/// Cancellation check of running work.
 #[derive(Debug)]
 pub(crate) struct CancelCheck {
     given_up: CancellationToken,
@@ -34,30 +34,30 @@ impl ExclusiveWorker {
         Self { turn: Arc::new(Semaphore::new(1)), queue: Arc::new(Semaphore::new(MAX_WAITING)) }
     }
 
-    /// Does the work once it is its turn; it is given up where this is dropped.
-    pub(crate) async fn take<T: Send + 'static>(
+    /// Runs the work at its turn, or cancels it if the future is dropped. Errors if the queue is full.
+    pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&CancelCheck) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let place = self.queue.clone().try_acquire_owned().map_err(|refused| match refused {
             TryAcquireError::Closed => stopping(),
             TryAcquireError::NoPermits => {
-                let text = format!("{MAX_WAITING} requests wait for their turn already");
+                let text = format!("{MAX_WAITING} requests are waiting already");
                 LimitExceeded { limit: Limit::Queue, text, retry_after: Some(AGAIN_AFTER) }.into()
             }
         })?;
-        self.taken(work, Some(place)).await
+        self.run_in_turn(work, Some(place)).await
     }
 
-    /// Does the work once it is its turn, however much waits.
-    pub(crate) async fn take_in_any_case<T: Send + 'static>(
+    /// Runs the work at its turn, however long the queue is.
+    pub(crate) async fn run_unqueued<T: Send + 'static>(
         &self,
         work: impl FnOnce(&CancelCheck) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.taken(work, None).await
+        self.run_in_turn(work, None).await
     }
 
-    async fn taken<T: Send + 'static>(
+    async fn run_in_turn<T: Send + 'static>(
         &self,
         work: impl FnOnce(&CancelCheck) -> Result<T, ApiError> + Send + 'static,
         place: Option<OwnedSemaphorePermit>,
@@ -79,14 +79,14 @@ fn stopping() -> ApiError {
 }
 
 impl CancelCheck {
-    /// Does one part after the other; fails before the next one where nobody waits any more.
+    /// Runs the parts in order; errors before the next part if the caller is gone.
     pub(crate) fn each<P, T>(
         &self,
         parts: &[P],
         mut work: impl FnMut(&P) -> Result<T, ApiError>,
     ) -> Result<Vec<T>, ApiError> {
         let unless_given_up = |part| match self.given_up.is_cancelled() {
-            true => Err(ApiError::unavailable("nobody waits for it any more")),
+            true => Err(ApiError::unavailable("the caller cancelled the request")),
             false => work(part),
         };
         parts.iter().map(unless_given_up).collect()
@@ -109,7 +109,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Work that has its turn, and has begun.
+    /// Starts work and waits until it runs.
     async fn begun<T: Send + 'static>(
         turn: &ExclusiveWorker,
         work: impl FnOnce(&CancelCheck) -> T + Send + 'static,
@@ -120,13 +120,13 @@ mod tests {
             begins.send(()).unwrap();
             Ok(work(awaited))
         };
-        let working = tokio::spawn(async move { turn.take(work).await });
+        let working = tokio::spawn(async move { turn.run(work).await });
         begun.await.unwrap();
         working
     }
 
     #[tokio::test]
-    async fn the_second_waits_for_the_first_and_is_told_when_that_takes_too_long() {
+    async fn second_task_waits_and_times_out() {
         let turn = ExclusiveWorker::new();
         let (release, released) = mpsc::channel();
         let first = begun(&turn, move |_| {
@@ -135,17 +135,17 @@ mod tests {
         })
         .await;
         let (begins, begun) = oneshot::channel();
-        let second = turn.take(move |_| Ok(begins.send(())));
+        let second = turn.run(move |_| Ok(begins.send(())));
         let late = within(Duration::ZERO, second).await.unwrap_err();
         assert_eq!(late.code(), Code::DeadlineExceeded, "{late:?}");
-        assert!(begun.await.is_err(), "it began beside the first");
+        assert!(begun.await.is_err(), "it began during the first");
         release.send(()).unwrap();
         assert_eq!(first.await.unwrap().unwrap(), "first");
-        assert_eq!(timeout(PATIENCE, turn.take(|_| Ok("third"))).await.unwrap().unwrap(), "third");
+        assert_eq!(timeout(PATIENCE, turn.run(|_| Ok("third"))).await.unwrap().unwrap(), "third");
     }
 
     #[tokio::test]
-    async fn work_that_nobody_waits_for_any_more_is_told_so_and_gives_its_turn_back() {
+    async fn cancelled_work_ends_and_releases_its_turn() {
         let turn = ExclusiveWorker::new();
         let (ends, ended) = oneshot::channel();
         let first = begun(&turn, move |awaited| {
@@ -154,8 +154,8 @@ mod tests {
         })
         .await;
         first.abort();
-        assert!(ended.await.unwrap(), "it was not told");
-        timeout(PATIENCE, turn.take(|_| Ok(()))).await.expect("it has its turn").unwrap();
+        assert!(ended.await.unwrap(), "it was not cancelled");
+        timeout(PATIENCE, turn.run(|_| Ok(()))).await.expect("it has its turn").unwrap();
     }
 
     #[tokio::test]
@@ -163,10 +163,10 @@ mod tests {
         let turn = ExclusiveWorker::new();
         let (release, released) = mpsc::channel::<()>();
         let first = begun(&turn, move |_| released.recv().unwrap()).await;
-        let waiting: Vec<_> = (1..MAX_WAITING).map(|_| Box::pin(turn.take(|_| Ok(())))).collect();
+        let waiting: Vec<_> = (1..MAX_WAITING).map(|_| Box::pin(turn.run(|_| Ok(())))).collect();
         let mut waiting = futures_util::future::join_all(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());
-        let refused = turn.take(|_| Ok(())).await.unwrap_err();
+        let refused = turn.run(|_| Ok(())).await.unwrap_err();
         assert!(
             matches!(refused, ApiError::LimitExceeded(LimitExceeded { limit: Limit::Queue, .. })),
             "{refused:?}"
@@ -174,11 +174,11 @@ mod tests {
         release.send(()).unwrap();
         first.await.unwrap().unwrap();
         assert!(timeout(PATIENCE, waiting).await.unwrap().iter().all(Result::is_ok));
-        turn.take(|_| Ok(())).await.unwrap();
+        turn.run(|_| Ok(())).await.unwrap();
     }
 
     #[test]
-    fn work_that_is_given_up_ends_after_the_part_that_it_is_at() {
+    fn cancelled_work_ends_after_its_current_part() {
         let awaited = CancelCheck { given_up: CancellationToken::new() };
         assert_eq!(awaited.each(&[1, 2], |part| Ok(*part)).unwrap(), [1, 2]);
         let mut done = Vec::new();

@@ -1,8 +1,8 @@
-//! The guards of a table, and what they make of rules.
+//! Guards of a snapshot and their effect on rules.
 //!
-//! They lie in the order of their callees, since a guard can only meet rules of its own callee or of all: what
-//! bears on one rule is found without a look at the guards of other callees. Like the rules they are shared
-//! between the views of neighbouring revisions.
+//! Sorted by callee, since a guard can only meet rules of its own callee or of all callees. So the guards of
+//! a rule are found without a scan of those of other callees. Snapshots of neighbouring revisions share them,
+//! as rules.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use crate::state::stored::StoredGuard;
 #[derive(Clone, Debug)]
 pub(crate) struct GuardTable {
     guards: RedBlackTreeMapSync<ByCallee, Arc<StoredGuard>>,
-    /// How many of them this version can not read.
+    /// Number of guards that this version cannot read.
     unread: usize,
 }
 
-/// A pattern, ordered by its callee first.
+/// Pattern in the order of its callee.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ByCallee {
     callee_service: Part,
@@ -29,7 +29,7 @@ struct ByCallee {
     caller_cluster: Part,
 }
 
-/// A setting of a rule that is beyond a guard's ceiling on some of the rule's routes.
+/// Setting of a rule beyond a guard's ceiling on some of its routes.
 #[derive(Clone, Debug)]
 pub(crate) struct CeilingExceeded {
     pub(crate) guard: Arc<Guard>,
@@ -42,21 +42,21 @@ impl GuardTable {
         Self { guards: RedBlackTreeMapSync::new_sync(), unread: 0 }
     }
 
-    /// A guard by itself.
+    /// Creates a table of one guard.
     pub(crate) fn only(guard: Arc<StoredGuard>) -> Self {
         let mut guards = Self::none();
         guards.put(guard);
         guards
     }
 
-    /// Adds a guard, or replaces the one of its pattern.
+    /// Adds a guard, or replaces the one with its pattern.
     pub(crate) fn put(&mut self, stored: Arc<StoredGuard>) {
         self.remove(&stored.pattern);
         self.unread += usize::from(stored.guard.is_none());
         self.guards.insert_mut(ByCallee::of(&stored.pattern), stored);
     }
 
-    /// Takes out the guard of this pattern.
+    /// Removes the guard with this pattern.
     pub(crate) fn remove(&mut self, pattern: &Pattern) {
         let place = ByCallee::of(pattern);
         if let Some(stored) = self.guards.get(&place) {
@@ -65,7 +65,7 @@ impl GuardTable {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of guards.
     pub(crate) fn len(&self) -> usize {
         self.guards.size()
     }
@@ -114,8 +114,8 @@ impl GuardTable {
         near.map(|(_, stored)| stored).filter(|stored| stored.pattern.overlaps(pattern))
     }
 
-    /// Every setting of a rule that a guard cuts on some route, whether the rule wins there or not. A rule that is
-    /// off exceeds nothing, so that one can always be switched off.
+    /// Yields each setting of a rule that a guard cuts on some route, whether or not the rule wins there. A
+    /// rule that is off exceeds nothing, so a rule can always be switched off.
     pub(crate) fn exceeded_by(&self, rule: &Rule) -> impl Iterator<Item = CeilingExceeded> {
         let on = rule.policy().mode != Mode::Off && self.len() > 0;
         let guards = on.then(|| self.overlapping(rule.pattern())).into_iter().flatten();
@@ -132,7 +132,7 @@ impl ByCallee {
         Self { callee_service, callee_method, caller_service, caller_cluster }
     }
 
-    /// Not behind any place of this callee: `*` comes before every name.
+    /// First place of this callee: `*` sorts before every name.
     fn first_of(callee_service: Part) -> Self {
         Self {
             callee_service,
@@ -144,13 +144,13 @@ impl ByCallee {
 }
 
 impl CeilingExceeded {
-    /// True if the whole rule lies inside the guard, so that it is never in force as it stands.
+    /// Returns true if the guard covers the whole rule, so the rule is never in force as written.
     pub(crate) fn is_whole(&self, rule: &Rule) -> bool {
         self.guard.pattern().covers(rule.pattern())
     }
 
-    /// The guard and whom to ask about it: `guard "* * stock *" (owner team-stock)`.
-    pub(crate) fn guard_in_words(&self) -> String {
+    /// Describes the guard and its owner: `guard "* * stock *" (owner team-stock)`.
+    pub(crate) fn describe_guard(&self) -> String {
         damper_core::lint::describe_guard(&self.guard)
     }
 }

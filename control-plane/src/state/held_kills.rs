@@ -1,9 +1,9 @@
-//! Kills that were set or ended while the store could not take them.
+//! Kills and unkills made while the store could not accept them.
 //!
-//! They are in force from memory at once, at every replica that another one reports them to, and are written when
-//! the store is there again. Of two decisions about one key the later one holds, by the clocks of the replicas
-//! that took them. One that the store has had, or that a later one followed, is settled: it is not taken again,
-//! however late another replica repeats it.
+//! They are in force from memory at once, on every replica that receives them from a peer, and are written
+//! when the store is back. The later of two decisions about a key wins, by the clocks of the replicas that
+//! took them. A decision that the store has had, or that a later one replaced, is settled: it is not accepted
+//! again, however late a peer repeats it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,32 +17,32 @@ use crate::state::kills::{KillTable, StoredKill};
 use crate::state::resource_key::ResourceKey;
 use damper_store::Change;
 
-/// A decision about one key, which the store does not have yet.
+/// Decision about one key that the store does not have yet.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldKill {
     pub(crate) wire: v1::HeldKill,
     at: SystemTime,
     kill: Option<Arc<StoredKill>>,
-    /// The store has had it by this revision.
+    /// Revision by which the store has had it.
     stored_by: Option<u64>,
 }
 
-/// Why a decision is not taken.
+/// Reason why a decision is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotHeld {
-    /// This one or a later one about the same key is known.
+    /// This or a later decision about the key is known.
     Known,
-    /// As many wait for the store as may.
+    /// The limit of waiting decisions is reached.
     Full,
-    /// It cannot be read.
+    /// The decision cannot be read.
     Unreadable,
 }
 
-/// All of them.
+/// All held decisions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct HeldKills {
     held: BTreeMap<Pattern, HeldKill>,
-    /// The latest decision about a key that needs no more work.
+    /// Latest settled decision of each key.
     settled: BTreeMap<Pattern, SystemTime>,
 }
 
@@ -53,12 +53,12 @@ impl PartialEq for HeldKill {
 }
 
 impl HeldKill {
-    /// The key whose kill is set or ended.
+    /// Returns the key of the kill.
     pub(crate) fn key(&self) -> String {
         ResourceKey::Kill(self.pattern().clone()).key()
     }
 
-    /// The value to store; `None` if the kill is to be removed.
+    /// Returns the value to store; `None` removes the kill.
     pub(crate) fn value(&self) -> Option<Vec<u8>> {
         self.wire.kill.as_ref().map(StoredKill::value)
     }
@@ -73,7 +73,7 @@ impl HeldKill {
 }
 
 impl HeldKills {
-    /// Takes a decision, which may be another replica's.
+    /// Accepts a decision of this replica or a peer.
     pub(crate) fn take(&mut self, wire: v1::HeldKill, revision: u64) -> Result<(), NotHeld> {
         let pattern = wire.key.as_ref().and_then(|key| convert::pattern(key).ok());
         let at = wire.at.and_then(|at| SystemTime::try_from(at).ok());
@@ -95,19 +95,19 @@ impl HeldKills {
         Ok(())
     }
 
-    /// When the latest decision about a key was made.
+    /// Returns the time of the latest decision about a key.
     pub(crate) fn decided_at(&self, pattern: &Pattern) -> Option<SystemTime> {
         self.held.get(pattern).map(|held| held.at).max(self.settled.get(pattern).copied())
     }
 
-    /// The store has had a decision by this revision: it may be ended there since.
+    /// Records that the store has had a decision by this revision, so it may have ended there since.
     pub(crate) fn stored(&mut self, pattern: &Pattern, at: SystemTime, revision: u64) {
         if let Some(held) = self.held.get_mut(pattern).filter(|held| held.at == at) {
             held.stored_by = Some(revision);
         }
     }
 
-    /// Forgets the decisions that a change of the store carries out, or that it comes after.
+    /// Drops the decisions that a change of the store carries out or follows.
     pub(crate) fn follow(&mut self, change: &Change) {
         for edit in &change.edits {
             if let Some(ResourceKey::Kill(pattern)) = ResourceKey::of_key(&edit.key)
@@ -118,7 +118,7 @@ impl HeldKills {
         }
     }
 
-    /// Forgets the decisions that the store has: its kills are `stored`, at a revision.
+    /// Drops the decisions that the store has: its kills are `stored`, at a revision.
     pub(crate) fn settle(&mut self, stored: &KillTable, revision: u64) {
         let is_stored = |pattern: &Pattern, held: &HeldKill| {
             let there = stored.stored(pattern).map(|kill| kill.updated_at());
@@ -137,12 +137,12 @@ impl HeldKills {
         for pattern in done {
             self.forget(&pattern);
         }
-        // Longer than any kill lasts.
+        // Longer than the longest kill.
         let oldest = SystemTime::now() - TIME_TO_LIVE.max - Duration::from_secs(3600);
         self.settled.retain(|_, at| *at > oldest);
     }
 
-    /// Nothing is left to do for the decision about a key.
+    /// Settles the decision about a key.
     fn forget(&mut self, pattern: &Pattern) {
         let Some(held) = self.held.remove(pattern) else { return };
         self.settled.insert(pattern.clone(), held.at);
@@ -152,7 +152,7 @@ impl HeldKills {
         }
     }
 
-    /// Puts them in force over those of the store.
+    /// Applies the decisions on top of the store's kills.
     pub(crate) fn apply(&self, kills: &mut KillTable) {
         for (pattern, held) in &self.held {
             match &held.kill {
@@ -162,7 +162,7 @@ impl HeldKills {
         }
     }
 
-    /// All that wait for the store.
+    /// Iterates over the decisions that wait for the store.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &HeldKill> {
         self.held.values()
     }
@@ -171,7 +171,7 @@ impl HeldKills {
         self.held.is_empty()
     }
 
-    /// True if a kill with this key is in force from memory.
+    /// Returns true if a kill with this key is in force from memory.
     pub(crate) fn has(&self, pattern: &Pattern) -> bool {
         self.held.get(pattern).is_some_and(|held| held.kill.is_some())
     }

@@ -1,8 +1,7 @@
-//! The store's changes, read for what was: the state at a revision is the present one with the changes since taken
-//! back.
+//! Earlier states, computed from the store's changes: the present state with later changes undone.
 //!
-//! A change keeps each entry as it found it. So the state after the newest change that was dropped is still known,
-//! and nothing before it.
+//! A change keeps the previous entry of each key. So the oldest known state is the one after the newest
+//! dropped change.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry::{Occupied, Vacant};
@@ -14,16 +13,16 @@ use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 use damper_store::{Change, Entry, Store};
 
-/// How many changes are read at once.
+/// Changes per read.
 pub(crate) const PAGE: u64 = 16;
 
-/// What a rule or guard was before some changes and what it is after them.
+/// A rule or guard before and after some changes.
 pub(crate) struct KeyHistory {
     pub(crate) before: Option<Entry>,
     pub(crate) after: Option<Entry>,
 }
 
-/// The oldest revision whose state is known: that of the newest change that was dropped.
+/// Returns the oldest revision whose state is known: that of the newest dropped change.
 pub(crate) async fn oldest(store: &dyn Store) -> Result<u64, damper_store::StoreError> {
     match store.changes(0, 1).await {
         Err(damper_store::StoreError::Compacted { oldest }) => Ok(oldest),
@@ -31,7 +30,7 @@ pub(crate) async fn oldest(store: &dyn Store) -> Result<u64, damper_store::Store
     }
 }
 
-/// The revision of the store, whether this replica has reached it or not.
+/// Returns the revision of the store, which this replica may not have reached.
 pub(crate) async fn newest(state: &State) -> Result<u64, ApiError> {
     let mut newest = state.table().revision();
     while let Some(newer) = state.store.changes(newest, u64::MAX).await?.last() {
@@ -40,7 +39,7 @@ pub(crate) async fn newest(state: &State) -> Result<u64, ApiError> {
     Ok(newest)
 }
 
-/// The table once it has reached a revision, which must be there; `path` is where it was asked for.
+/// Returns the snapshot once it has reached a revision, which must exist; `path` is the request's field.
 pub(crate) async fn table_at(state: &State, path: &str, revision: u64) -> Result<Arc<Snapshot>, ApiError> {
     if revision > state.table().revision() {
         let newest = newest(state).await?;
@@ -54,8 +53,8 @@ pub(crate) async fn table_at(state: &State, path: &str, revision: u64) -> Result
     state.at_least(revision).await
 }
 
-/// A table as it was at an earlier revision; where the history no longer reaches that far, as it is.
-pub(crate) async fn as_it_was(
+/// Returns a snapshot at an earlier revision, or as it is if the history does not reach that far.
+pub(crate) async fn snapshot_at(
     state: &State,
     table: &Arc<Snapshot>,
     revision: u64,
@@ -63,14 +62,15 @@ pub(crate) async fn as_it_was(
     match touched(&*state.store, revision, table.revision(), |_| true).await {
         Ok(touched) => {
             let before = touched.into_iter().map(|(subject, KeyHistory { before, .. })| (subject, before));
-            Ok(Arc::new(table.rewound(revision, before)))
+            Ok(Arc::new(table.at_revision(revision, before)))
         }
         Err(ApiError::NoLongerKept { .. }) => Ok(table.clone()),
         Err(error) => Err(error),
     }
 }
 
-/// The first changes of `after + 1 ..= upto`, in order and without a gap; none only where there are none.
+/// Returns the first changes after `after` up to `upto`, in order and without a gap; empty only if there are
+/// none.
 pub(crate) async fn changes(store: &dyn Store, after: u64, upto: u64) -> Result<Vec<Change>, ApiError> {
     match store.changes(after, upto.min(after.saturating_add(PAGE))).await {
         Ok(changes) => match changes.first() {
@@ -86,7 +86,7 @@ pub(crate) async fn changes(store: &dyn Store, after: u64, upto: u64) -> Result<
     }
 }
 
-/// The rules and guards that the changes `after + 1 ..= upto` were about, as they were before and are after.
+/// Returns the rules and guards in the changes after `after` up to `upto`, before and after them.
 pub(crate) async fn touched(
     store: &dyn Store,
     after: u64,
@@ -113,7 +113,7 @@ pub(crate) async fn touched(
     Ok(touched)
 }
 
-/// What an entry was before the changes `after + 1 ..= upto`; none where none of them was about it.
+/// Returns the entry before the changes after `after` up to `upto`; `None` if none of them contains it.
 pub(crate) async fn before(
     store: &dyn Store,
     after: u64,

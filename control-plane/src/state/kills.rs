@@ -1,12 +1,12 @@
-//! The kills of a table, by their patterns.
+//! Kills of a snapshot, by pattern.
 //!
-//! A kill is over when its time is, by the wall clock and without a write: whoever reads kills says when "now" is
-//! and sees those in force. What is over lies in the store until it is cleared away (see [`crate::api::kills`]). A kill
-//! that this version can not read is left out, since nobody knows until when it would be in force.
+//! A kill expires by the wall clock and without a write: readers pass the present time and get the kills in
+//! force. Expired kills stay in the store until they are cleaned up. A kill that this version cannot read is
+//! left out, since its end is unknown.
 //!
-//! The clock that said when a kill ends is that of the replica which took it; another's may differ. To services a kill
-//! never has more time left than it was given. From when a replica holds a kill by its own steady clock is kept, so
-//! that none is cleared away by a clock that is ahead.
+//! The expiry is by the clock of the replica that accepted the kill; other clocks may differ. A service never
+//! gets more remaining time than the kill was given. Each replica records by its monotonic clock since when
+//! it holds a kill, so that a clock that is ahead cleans up none.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,26 +19,27 @@ use rpds::RedBlackTreeMapSync;
 
 use crate::state::stored::decoded_whole;
 
-/// The time since a kill was set is taken for the way here up to this, and beyond for a difference of clocks.
+/// Age up to which the transit time of a kill is trusted; a longer one counts as a difference of clocks.
 const CLOCKS_AGREE: Duration = Duration::from_secs(2);
 
-/// All kills at one revision, those included that are over.
+/// All kills at one revision, expired ones included.
 #[derive(Clone, Debug)]
 pub(crate) struct KillTable {
     kills: RedBlackTreeMapSync<Pattern, Arc<StoredKill>>,
 }
 
-/// A kill as stored.
+/// Kill as stored.
 #[derive(Debug)]
 pub(crate) struct StoredKill {
-    /// With its revision, when and by whom it was set; what is left of its time is nobody's to store.
+    /// With revision, time and author; the remaining time is not stored.
     pub(crate) wire: v1::KillSwitch,
     pub(crate) kill: Kill,
-    /// By the clock of the server that took it.
+    /// By the clock of the server that accepted it.
     pub(crate) expires_at: SystemTime,
-    /// Since when this replica holds it.
+    /// Time at which this replica received it.
     held_since: Instant,
-    /// It was set when this replica got it, so that what is left of its time is known by the steady clock too.
+    /// True if it was set when this replica received it, so its remaining time is also known by the monotonic
+    /// clock.
     arrived: bool,
 }
 
@@ -48,7 +49,7 @@ impl KillTable {
         Self { kills: RedBlackTreeMapSync::new_sync() }
     }
 
-    /// Takes up what is stored for a pattern; `arrived`: it was set just now, not at some time before.
+    /// Adds the kill stored for a pattern; `arrived`: it was set just now.
     pub(crate) fn set(&mut self, pattern: &Pattern, value: &[u8], revision: u64, arrived: bool) {
         let read = StoredKill::read(pattern, value, revision);
         match read.map(|stored| if arrived { stored.arrived() } else { stored }) {
@@ -57,53 +58,52 @@ impl KillTable {
         }
     }
 
-    /// Puts one in the place of its key's.
+    /// Adds a kill, or replaces the one of its key.
     pub(crate) fn put(&mut self, kill: Arc<StoredKill>) {
         self.kills.insert_mut(kill.kill.pattern().clone(), kill);
     }
 
-    /// Takes out the kill of this pattern.
+    /// Removes the kill with this pattern.
     pub(crate) fn remove(&mut self, pattern: &Pattern) {
         self.kills.remove_mut(pattern);
     }
 
-    /// How many are stored.
+    /// Returns the number of stored kills.
     pub(crate) fn stored_count(&self) -> usize {
         self.kills.size()
     }
 
-    /// The kill with this pattern, in force or over.
+    /// Returns the kill with this pattern, in force or expired.
     pub(crate) fn stored(&self, pattern: &Pattern) -> Option<&Arc<StoredKill>> {
         self.kills.get(pattern)
     }
 
-    /// All that are stored, in the order of their patterns.
+    /// Iterates over all stored kills, sorted by pattern.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<StoredKill>> {
         self.kills.values()
     }
 
-    /// Those in force, in the order of their patterns.
+    /// Iterates over the kills in force, sorted by pattern.
     pub(crate) fn in_force(&self, now: SystemTime) -> impl Iterator<Item = &Arc<StoredKill>> {
         self.all().filter(move |stored| stored.remaining(now).is_some())
     }
 
-    /// The kill in force that stops most on a route: one that refuses first sends too, then the one that lasts
-    /// longest.
+    /// Returns the strictest kill in force on a route: one that also blocks first attempts, then the longest.
     pub(crate) fn of_route(&self, route: &RouteKey, now: SystemTime) -> Option<&Arc<StoredKill>> {
         let matching = self.in_force(now).filter(|stored| stored.kill.pattern().matches(route));
         matching.max_by_key(|stored| (stored.kill.calls(), stored.expires_at))
     }
 
-    /// The kill in force on a route that was set before all others: the first whose effect shows.
+    /// Returns the oldest kill in force on a route, whose effect shows first.
     pub(crate) fn first_of_route(&self, route: &RouteKey, now: SystemTime) -> Option<&Arc<StoredKill>> {
         let matching = self.in_force(now).filter(|stored| stored.kill.pattern().matches(route));
         matching.max_by_key(|stored| stored.age(now))
     }
 
-    /// True if the other table has the same kills in the same versions.
+    /// Returns true if the other table has the same kills in the same versions.
     pub(crate) fn same(&self, other: &Self) -> bool {
         let versions = |(pattern, stored): (_, &Arc<StoredKill>)| {
-            // The end tells apart kills that were set from memory at one revision.
+            // The expiry distinguishes kills that were set from memory at one revision.
             (pattern, stored.kill.revision(), stored.expires_at)
         };
         self.kills.iter().map(versions).eq(other.kills.iter().map(versions))
@@ -122,26 +122,27 @@ impl StoredKill {
             Ok::<_, String>(Self { wire, kill, expires_at, held_since: Instant::now(), arrived: false })
         };
         let warn = |problem: &String| {
-            tracing::warn!(%pattern, revision, problem, "a stored kill can not be read; it is not in force");
+            tracing::warn!(%pattern, revision, problem, "stored kill cannot be read and is not in force");
         };
         read().inspect_err(warn).ok()
     }
 
-    /// The value to store for a kill.
+    /// Returns the value to store for a kill.
     pub(crate) fn value(kill: &v1::KillSwitch) -> Vec<u8> {
         v1::KillSwitch { revision: 0, remaining: None, unstored: false, ..kill.clone() }.encode_to_vec()
     }
 
-    /// The same, set just now. Where the clocks agree it is held from when it was set, so that it ends by both clocks
-    /// at once.
+    /// Returns the kill as set just now. If the clocks agree it is held from its start, so it ends by both
+    /// clocks at once.
     pub(crate) fn arrived(self) -> Self {
         let lag = SystemTime::now().duration_since(self.updated_at()).ok().filter(|lag| *lag <= CLOCKS_AGREE);
         let held_since = self.held_since.checked_sub(lag.unwrap_or_default()).unwrap_or(self.held_since);
         Self { arrived: true, held_since, ..self }
     }
 
-    /// What is left of its time; none once it is over. By the wall clock, which may be ahead of the one by which it
-    /// was set: one that was set while this replica looked on lasts for its whole time by the steady clock too.
+    /// Returns its remaining time; `None` once it has expired. By the wall clock, which may be ahead of the
+    /// one by which it was set: a kill set while this replica was running also lasts its whole time by the
+    /// monotonic clock.
     pub(crate) fn remaining(&self, now: SystemTime) -> Option<Duration> {
         self.remaining_by(now, Instant::now())
     }
@@ -164,19 +165,19 @@ impl StoredKill {
         set_at.and_then(|at| now.duration_since(at).ok()).unwrap_or_default()
     }
 
-    /// For how long it was set; the longest there is where that is not known.
+    /// Returns its full length; the maximum if that is unknown.
     pub(crate) fn time_to_live(&self) -> Duration {
         let set_at = self.wire.updated_at.and_then(|at| SystemTime::try_from(at).ok());
         let said = set_at.and_then(|at| self.expires_at.duration_since(at).ok());
         said.map_or(TIME_TO_LIVE.max, |said| said.min(TIME_TO_LIVE.max))
     }
 
-    /// How long until this replica has held it for its whole time, by a clock that nobody can set.
+    /// Returns the time until this replica has held it for its full length, by the monotonic clock.
     pub(crate) fn still_to_hold(&self, now: Instant) -> Duration {
         self.time_to_live().saturating_sub(now.saturating_duration_since(self.held_since))
     }
 
-    /// As operators see it; none once it is over.
+    /// Returns its form for operators; `None` once it has expired.
     pub(crate) fn shown(&self, now: SystemTime) -> Option<v1::KillSwitch> {
         let remaining = self.remaining(now)?;
         Some(v1::KillSwitch {
@@ -185,9 +186,9 @@ impl StoredKill {
         })
     }
 
-    /// As services get it; none once it is over.
+    /// Returns its form for clients; `None` once it has expired.
     pub(crate) fn sent(&self, now: SystemTime) -> Option<v1::ActiveKill> {
-        // More than its whole time is only left by a clock that is behind.
+        // Only a clock that is behind leaves more than the full length.
         let remaining = self.remaining(now)?.min(self.time_to_live());
         let expires_at = Some(self.expires_at);
         Some((&convert::ActiveKill { kill: self.kill.clone(), remaining, expires_at }).into())
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn services_are_told_no_more_time_than_a_kill_was_given() {
+    fn client_never_gets_more_time_than_the_kill_has() {
         let set_at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let at = |seconds: i64| match u64::try_from(seconds) {
             Ok(seconds) => set_at + Duration::from_secs(seconds),

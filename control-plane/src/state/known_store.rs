@@ -1,9 +1,9 @@
-//! Whether a store is the one that this server knows.
+//! Check that a store is the one this server knows.
 //!
-//! A store that was emptied, replaced or set back never takes anything from connected services by itself. The follower
-//! keeps its table until the store it knew is back, or until an operator has made what the store holds now the
-//! successor (its lineage then names the epoch that was known). All others read and write through [`KnownStore`],
-//! which refuses meanwhile, so that no write goes to a store that is not accepted.
+//! A store that was emptied, replaced or set back takes nothing from connected clients by itself. The watcher
+//! keeps its snapshot until the known store is back, or until an operator accepts the contents as its
+//! successor (the lineage then names the known epoch). All others use [`KnownStore`], which refuses
+//! meanwhile, so no write goes to an unaccepted store.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -16,21 +16,21 @@ use crate::state::snapshot::Snapshot;
 use damper_store::Membership;
 use damper_store::{Change, Identity, Position, Store, StoreContents, StoreError, Watch};
 
-/// What a store is to a server that knows a table of it.
+/// Relation of a store to a known snapshot.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The one it knows, perhaps with newer changes.
+    /// The known store, perhaps with newer changes.
     Known,
-    /// An operator made it the successor of the one it knows.
+    /// A successor accepted by an operator.
     Successor,
-    /// Another one, or an older or different copy: how it differs.
+    /// Another store, or an older or different copy, with the difference.
     Other(String),
 }
 
-/// What was found in place of the store that is known.
+/// Contents found in place of the known store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unaccepted {
-    /// Empty = the store is empty.
+    /// Empty: the store is empty.
     pub(crate) epoch: String,
     pub(crate) revision: u64,
     pub(crate) entries: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Unaccepted {
 }
 
 impl Standing {
-    /// Of a store that was asked about the position of what is known.
+    /// Compares a store's identity with the known position.
     pub(crate) fn of(known: &Position, found: &Identity) -> Self {
         let Position { epoch, revision, .. } = known;
         if found.epoch.is_empty() {
@@ -62,7 +62,7 @@ impl Standing {
 }
 
 impl Unaccepted {
-    /// As the API reports it, beside what the table has.
+    /// Returns the API's report, next to the snapshot's own contents.
     pub(crate) fn reported(&self, table: &Snapshot) -> v1::UnacceptedStore {
         let count = |entries: usize| u32::try_from(entries).unwrap_or(u32::MAX);
         v1::UnacceptedStore {
@@ -78,7 +78,7 @@ impl Unaccepted {
     }
 }
 
-/// Reads which store it is; a missing one has an empty epoch.
+/// Reads the store's identity; a missing store has an empty epoch.
 pub(crate) async fn identify(store: &dyn Store, revision: u64) -> Result<Identity, StoreError> {
     match store.identity(revision).await {
         Err(StoreError::Replaced { epoch }) if epoch.is_empty() => Ok(Identity::default()),
@@ -86,7 +86,7 @@ pub(crate) async fn identify(store: &dyn Store, revision: u64) -> Result<Identit
     }
 }
 
-/// The store for all but the follower: only as long as it is the one that the table is from.
+/// Store that works only while it is the one of the snapshot; for all but the watcher.
 pub(crate) struct KnownStore {
     store: Arc<dyn Store>,
     table: watch::Receiver<Arc<Snapshot>>,

@@ -1,5 +1,5 @@
-//! What this replica knows: the snapshot of rules, guards, kills and tokens at one revision, how it follows the store, and
-//! earlier revisions.
+//! State of this replica: the snapshot of rules, guards, kills and tokens at one revision, the watcher of the
+//! store, and earlier revisions.
 
 pub(crate) mod edited;
 pub(crate) mod error;
@@ -33,22 +33,22 @@ use crate::state::exclusive::ExclusiveWorker;
 use crate::state::snapshot::Snapshot;
 use crate::state::watcher::Hold;
 
-/// The store as this replica knows it, and the ways to change it.
+/// Known state of the store, and the ways to change it.
 pub(crate) struct State {
-    /// The store, as long as it is the one that the snapshot was read from.
+    /// The store while it is the one of the snapshot.
     pub(crate) store: Arc<dyn Store>,
-    /// The store whatever it contains. Only for accepting it.
+    /// The store whatever it contains; only for accepting it.
     pub(crate) found: Arc<dyn Store>,
     pub(crate) writer: Writer,
-    /// The snapshot as soon as it changes.
+    /// Latest snapshot.
     pub(crate) table: watch::Receiver<Arc<Snapshot>>,
-    /// The snapshot at the pace at which it is distributed.
+    /// Snapshot as distributed, debounced.
     pub(crate) distributed: watch::Receiver<Arc<Snapshot>>,
     /// Makes the watcher read the store now, because a client knows a later revision.
-    pub(crate) look: mpsc::Sender<()>,
-    /// Puts a kill in force that the store cannot take now.
+    pub(crate) refresh: mpsc::Sender<()>,
+    /// Puts a kill in force that the store cannot accept now.
     pub(crate) hold: mpsc::Sender<Hold>,
-    /// For requests that keep a processor busy.
+    /// Worker of CPU-heavy requests.
     pub(crate) worker: ExclusiveWorker,
     /// The time limit of a unary request.
     pub(crate) unary_deadline: Duration,

@@ -1,4 +1,4 @@
-//! A table brought up to the entries that the writer sees, which are newer than what it was made from by a moment.
+//! Snapshot brought up to the writer's entries, which may be slightly newer.
 
 use std::collections::HashSet;
 
@@ -11,8 +11,8 @@ use damper_store::StoreContents;
 use damper_store::writer::EntriesView;
 
 impl Snapshot {
-    /// The rules and guards as the entries have them. Only what is newer than this table is read again, so that a
-    /// change among 100,000 rules costs a look at their revisions.
+    /// Returns a snapshot with the rules and guards of the entries. Parses only entries newer than this
+    /// snapshot, so a change among 100,000 rules costs a comparison of revisions.
     pub(crate) fn at(&self, entries: &EntriesView<'_>) -> Self {
         let same_store = *self.epoch == *entries.epoch();
         if same_store && self.revision == entries.head() {
@@ -37,7 +37,7 @@ impl Snapshot {
         now
     }
 
-    /// What the store has of a rule or guard.
+    /// Returns the stored value of a rule or guard.
     pub(crate) fn value_of(&self, subject: &ResourceKey) -> Option<Bytes> {
         match subject {
             ResourceKey::Rule(pattern) => Some(StoredRule::value(&self.stored(pattern)?.wire).into()),
@@ -48,7 +48,7 @@ impl Snapshot {
         }
     }
 
-    /// Whose a rule or guard is; "" = nobody's.
+    /// Returns the owner of a rule or guard; empty: none.
     pub(crate) fn owner_of(&self, subject: &ResourceKey) -> &str {
         match subject {
             ResourceKey::Rule(pattern) => self.stored(pattern).map_or("", |stored| &stored.wire.owner),
@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    fn told(view: &Snapshot) -> Vec<(ResourceKey, u64, String)> {
+    fn listed(view: &Snapshot) -> Vec<(ResourceKey, u64, String)> {
         let rules = view.iter().map(|(pattern, _)| ResourceKey::Rule(pattern.clone()));
         let guards = view.guards().iter().map(|stored| ResourceKey::Guard(stored.pattern.clone()));
         let subjects = rules.chain(guards);
@@ -135,7 +135,7 @@ mod tests {
         for state in others {
             let none = BTreeMap::new();
             let now = table.at(&EntriesView::new(&state, &none, state.revision));
-            assert_eq!(told(&now), told(&Snapshot::of(&state)), "{state:?}");
+            assert_eq!(listed(&now), listed(&Snapshot::of(&state)), "{state:?}");
             assert_eq!(now.revision(), state.revision);
         }
     }

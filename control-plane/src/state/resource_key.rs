@@ -1,8 +1,8 @@
-//! What an entry of the store is: a rule, a guard or a kill, by its pattern.
+//! Key of a store's entry: a rule, a guard or a kill with its pattern.
 //!
 //! The kind and the four names make the store's key, `rules/<caller>/<cluster>/<callee>/<method>`,
-//! `guards/...` or `kills/...`; each name is percent-encoded, so that none escapes its place. A key of another kind is not this
-//! version's business and left alone.
+//! `guards/...` or `kills/...`. Each name is percent-encoded, so none can contain a separator. Keys of other
+//! kinds are ignored.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ use damper_proto::v1;
 
 use damper_store::key;
 
-/// The part of the store that holds rules.
+/// Key prefix of rules.
 pub(crate) const RULES: &str = "rules/";
-/// The part of the store that holds guards.
+/// Key prefix of guards.
 pub(crate) const GUARDS: &str = "guards/";
-/// The part of the store that holds kills.
+/// Key prefix of kills.
 pub(crate) const KILLS: &str = damper_store::URGENT;
 
-/// A rule, a guard or a kill.
+/// Rule, guard or kill.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum ResourceKey {
     Rule(Pattern),
@@ -29,7 +29,7 @@ pub(crate) enum ResourceKey {
 type Kind = fn(Pattern) -> ResourceKey;
 
 impl ResourceKey {
-    /// What a store's key names; none where that is none of these.
+    /// Parses a store's key; `None` for other kinds.
     pub(crate) fn of_key(key: &str) -> Option<Self> {
         let kinds = [(RULES, Self::Rule as Kind), (GUARDS, Self::Guard), (KILLS, Self::Kill)];
         let (names, make) =
@@ -41,7 +41,7 @@ impl ResourceKey {
         subject
     }
 
-    /// The store's key.
+    /// Returns the store's key.
     pub(crate) fn key(&self) -> String {
         let kind = match self {
             Self::Rule(_) => RULES,
@@ -53,7 +53,7 @@ impl ResourceKey {
         key([kind.trim_end_matches('/'), &caller_service, &caller_cluster, &callee_service, &callee_method])
     }
 
-    /// The routes it is for.
+    /// Returns its pattern.
     pub(crate) fn pattern(&self) -> &Pattern {
         match self {
             Self::Rule(pattern) | Self::Guard(pattern) | Self::Kill(pattern) => pattern,

@@ -1,11 +1,11 @@
-//! How much of the history is kept.
+//! Retention of the history.
 //!
-//! Changes serve those who resume, repeated requests and those who ask what happened; without end they would fill
-//! the disk. From time to time those older than the settled time are dropped, but never the latest ones, so
-//! that a store with few changes keeps all of them. Beyond [`MAX_BYTES`] the oldest are dropped however young they
-//! are. Rules stay: only what led to them is forgotten. Every replica does this by itself; doing it twice is harmless.
+//! Changes serve resuming clients, repeated requests and the audit; unlimited they would fill the disk.
+//! Changes older than the configured time are dropped regularly, except the latest ones, so a store with few
+//! changes keeps all. Over [`MAX_BYTES`] the oldest are dropped at any age. Entries stay: only their history
+//! is dropped. Each replica does this independently, and repeating it is harmless.
 //!
-//! Each change is read once, for its time and its size.
+//! Each change is read once, for its time and size.
 
 use damper_store::writer::REMEMBER_REQUESTS;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use crate::state::history::{PAGE, oldest};
 use crate::state::snapshot::Snapshot;
 use damper_store::{Change, Store, StoreError};
 
-/// How long changes are kept: at least as long as the requests that made them are remembered.
+/// Retention time of changes, at least that of request ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryRetention(Duration);
 
@@ -29,7 +29,7 @@ pub struct HistoryRetention(Duration);
 pub struct RetentionTooShort;
 
 impl HistoryRetention {
-    /// How long.
+    /// Returns the time.
     #[must_use]
     pub fn length(self) -> Duration {
         self.0
@@ -51,17 +51,17 @@ impl TryFrom<Duration> for HistoryRetention {
     }
 }
 
-/// How often new changes are looked at. What is written meanwhile is bounded by the limits of writers.
+/// Interval between two checks of new changes. The limits of writers bound what is written meanwhile.
 const EVERY: Duration = Duration::from_secs(10);
-/// The latest changes are kept however old they are.
+/// Latest changes that are kept at any age.
 const KEEP_LATEST: u64 = 1000;
-/// The most bytes that are kept of changes, what they found included. Below 7/8 of it nothing is dropped for its size, so
-/// that one dropping serves for a while.
+/// Maximum bytes of kept changes, previous entries included. Nothing is dropped for size below 7/8 of it, so
+/// one removal lasts for a while.
 const MAX_BYTES: u64 = 128 << 20;
-/// What a change takes besides its texts and values, about.
+/// Overhead of a change besides its texts and values, estimated.
 const CHANGE_BYTES: usize = 128;
 
-/// Drops old changes for ever, first after a while.
+/// Drops old changes regularly, first after a delay; never returns.
 pub(crate) async fn run(
     store: Arc<dyn Store>,
     table: watch::Receiver<Arc<Snapshot>>,
@@ -87,38 +87,38 @@ pub(crate) async fn run(
         };
         match ledger.settle(&*store, view.epoch(), view.revision(), before).await {
             Ok(None) => {}
-            Ok(Some(revision)) => tracing::info!(revision, "the history up to this revision was dropped"),
+            Ok(Some(revision)) => tracing::info!(revision, "dropped the history up to this revision"),
             Err(error) => {
-                tracing::warn!(%error, "old history could not be dropped; trying again later");
+                tracing::warn!(%error, "dropping old history failed; trying again later");
                 ledger = Ledger::new(MAX_BYTES);
             }
         }
     }
 }
 
-/// When the change of a revision was made; `None` if there is none, or if the store does not answer.
+/// Returns the time of a revision's change; `None` without one, or if the store does not answer.
 async fn newest_at(store: &dyn Store, head: u64) -> Option<SystemTime> {
     let changes = store.changes(head.checked_sub(1)?, head).await.ok()?;
     changes.first().map(|change| change.at)
 }
 
-/// A time that is not after the present one, whatever the wall clock shows: what was dropped by a clock that is ahead
-/// would be gone for all replicas. The newest change at the start of this process was made before it.
+/// Returns a time not after the present one whatever the wall clock shows: a clock that is ahead would drop
+/// history for all replicas. The newest change at the start of this process was made before it.
 fn trusted_now(wall: SystemTime, newest: Option<SystemTime>, elapsed: Duration) -> SystemTime {
     newest.map_or(wall, |newest| wall.min(newest + elapsed))
 }
 
-/// What is kept, the oldest first.
+/// Kept changes, oldest first.
 struct Ledger {
     max_bytes: u64,
     epoch: String,
     kept: VecDeque<Kept>,
-    /// Up to where the changes were read.
+    /// Revision up to which changes were read.
     reached: u64,
     bytes: u64,
 }
 
-/// One change.
+/// A kept change.
 struct Kept {
     revision: u64,
     at: SystemTime,
@@ -130,7 +130,7 @@ impl Ledger {
         Self { max_bytes, epoch: String::new(), kept: VecDeque::new(), reached: 0, bytes: 0 }
     }
 
-    /// Drops what was changed before a time and what is too much; answers up to which revision.
+    /// Drops changes from before a time and those over the size limit; returns up to which revision.
     async fn settle(
         &mut self,
         store: &dyn Store,
@@ -164,7 +164,8 @@ impl Ledger {
         self.kept.push_back(Kept { revision: change.revision, at: change.at, bytes });
     }
 
-    /// The last of the leading changes that are too much, or were made before a time and are not among the latest.
+    /// Returns the last leading change that is over the size limit, or from before a time and not among the
+    /// latest.
     fn droppable(&self, head: u64, before: SystemTime) -> Option<u64> {
         let not_latest = head.saturating_sub(KEEP_LATEST);
         let enough = self.max_bytes / 8 * 7;
@@ -178,7 +179,7 @@ impl Ledger {
     }
 }
 
-/// How many bytes a change takes in the store, about.
+/// Returns the estimated bytes of a change in the store.
 fn size(change: &Change) -> u64 {
     let Change { author, reason, peer, principal, request_id, .. } = change;
     let texts = [author, reason, peer, principal, request_id].map(String::len);
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_dropped_up_to_the_first_that_is_young_enough_or_among_the_latest() {
+    fn drops_changes_up_to_the_first_young_or_latest_one() {
         let mut ledger = Ledger::new(MAX_BYTES);
         [(7, 1), (8, 5), (9, 2), (10, 6)].iter().for_each(|&(at, day)| ledger.add(&change(at, day, 1)));
         let last = |head, day| ledger.droppable(head, SystemTime::UNIX_EPOCH + DAY * day);

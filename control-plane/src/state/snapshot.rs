@@ -1,10 +1,10 @@
-//! All rules, guards, kills and tokens at one revision, as this replica knows them, and what changed lately.
+//! Snapshot of all rules, guards, kills and tokens at one revision, with recent changes.
 //!
-//! A view is immutable and shares all but the changed entries with the one before it, so that a change among
-//! 100,000 rules costs a few tree nodes. Entries are parsed once, when they come from the store. A stored rule
-//! that this version can not read keeps its place: its pattern is off at the clients, because a wider rule must
-//! not silently take over. Where a guard can not be read the rules that it is for are off, because nobody knows
-//! how far they may go. The latest changes are remembered by revision, for streams that resume.
+//! A snapshot is immutable and shares unchanged entries with its predecessor, so a change among 100,000 rules
+//! costs a few tree nodes. Entries are parsed once, when they are read. A stored rule that this version
+//! cannot read keeps its place: clients get it as off, because a wider rule must not silently replace it.
+//! Rules under an unreadable guard are off, because their ceilings are unknown. Recent changes are kept by
+//! revision, for resuming streams.
 
 #[cfg(test)]
 mod tests;
@@ -28,10 +28,10 @@ use crate::state::stored::{StoredGuard, StoredRule};
 use crate::state::tokens::TokenTable;
 use damper_store::{Change, Position, StoreContents};
 
-/// How many changed patterns are remembered; a client that holds an older revision gets everything.
+/// Changed patterns that are kept; a client with an older revision gets everything.
 const REMEMBERED_PATTERNS: usize = 20_000;
 
-/// Why a rule is off that this server can not read, or not limit as a guard wants it.
+/// Reason why a rule is off that this server cannot read, or not limit as a guard requires.
 pub(crate) const UNREAD: &str = "unreadable by this control plane";
 
 /// All rules, guards, kills and tokens at one revision.
@@ -43,30 +43,30 @@ pub(crate) struct Snapshot {
     pub(crate) guards: GuardTable,
     pub(crate) kills: KillTable,
     pub(crate) tokens: TokenTable,
-    /// Entries that this version cannot read, beside rules and guards, as they are stored.
+    /// Unreadable entries other than rules and guards, as stored.
     pub(crate) others: RedBlackTreeMapSync<String, Bytes>,
-    /// The id of the commit that made the revision; 0 = unknown.
+    /// Id of the commit that made the revision; 0: unknown.
     commit: u64,
-    /// The epochs that an operator made this store the successor of.
+    /// Epochs that an operator made this store the successor of.
     lineage: Arc<[String]>,
-    /// What each of the latest changes touched, and the id of its commit.
+    /// Keys of each recent change, and the id of its commit.
     pub(crate) recent: RedBlackTreeMapSync<u64, (u64, Arc<[ResourceKey]>)>,
-    /// The revision that was read whole, and the id of its commit.
+    /// Revision that was loaded whole, and the id of its commit.
     loaded: (u64, u64),
     pub(crate) recent_subjects: usize,
-    /// The store has not answered since.
+    /// Time since which the store has not answered.
     pub(crate) stale_since: Option<SystemTime>,
-    /// Kills that the store could not take yet; `kills` has them already.
+    /// Kills that the store could not accept yet; `kills` contains them.
     held: Arc<HeldKills>,
-    /// The store holds something else than this, which no operator has accepted.
+    /// Other contents of the store, which no operator has accepted.
     pub(crate) unaccepted: Option<Arc<Unaccepted>>,
 }
 
-/// Why which rule applies to a route, and how far.
+/// Rule that applies to a route, with its reasons and guards.
 #[derive(Debug)]
 pub(crate) struct RouteExplanation {
     pub(crate) explanation: Explanation,
-    /// What can not be read, so that no rule applies: the nearest rule, or a guard.
+    /// Unreadable entry that turns off all rules: the nearest rule, or a guard.
     pub(crate) unread: Option<ResourceKey>,
 }
 
@@ -80,7 +80,7 @@ impl Snapshot {
         metrics.unaccepted.set(if self.unaccepted.is_some() { 1.0 } else { 0.0 });
     }
 
-    /// Everything in the store.
+    /// Builds a snapshot of the store's contents.
     pub(crate) fn of(state: &StoreContents) -> Self {
         let mut view = Self {
             epoch: state.epoch.as_str().into(),
@@ -105,7 +105,7 @@ impl Snapshot {
         view
     }
 
-    /// Follows the store by one change, which must be the next one.
+    /// Applies the next change of the store.
     pub(crate) fn apply(&mut self, change: &Change) {
         let mut subjects = Vec::with_capacity(change.edits.len());
         for edit in &change.edits {
@@ -116,7 +116,7 @@ impl Snapshot {
             if let ResourceKey::Guard(guard) = &subject
                 && !(all_read && self.guards.all_read())
             {
-                // Rules go off with a guard that can not be read, and on again with its next version.
+                // An unreadable guard turns its rules off; its next version turns them on again.
                 let guarded = self.rules.keys().filter(|pattern| guard.overlaps(pattern));
                 subjects.extend(guarded.cloned().map(ResourceKey::Rule));
             }
@@ -170,12 +170,12 @@ impl Snapshot {
         &self.lineage
     }
 
-    /// Where the table is in its store's history.
+    /// Returns the snapshot's position in its store's history.
     pub(crate) fn position(&self) -> Position {
         Position { epoch: self.epoch.to_string(), revision: self.revision, commit: self.commit }
     }
 
-    /// The id of the commit that made a revision; `None` if that is not remembered.
+    /// Returns the id of the commit that made a revision; `None` if it is not kept.
     pub(crate) fn commit_of(&self, revision: u64) -> Option<u64> {
         let (loaded, by) = self.loaded;
         let commit = match revision {
@@ -186,12 +186,12 @@ impl Snapshot {
         Some(commit).filter(|commit| *commit != 0)
     }
 
-    /// How many rules, guards, kills and tokens there are.
+    /// Returns the number of rules, guards, kills and tokens.
     pub(crate) fn entries(&self) -> usize {
         self.rules.size() + self.guards.len() + self.kills.stored_count() + self.tokens.all().count()
     }
 
-    /// The kills in force as operators see them.
+    /// Returns the kills in force in their form for operators.
     pub(crate) fn shown_kills(&self, now: SystemTime) -> Vec<v1::KillSwitch> {
         let shown = self.kills.all().filter_map(|stored| {
             let unstored = self.held.has(stored.kill.pattern());
@@ -200,13 +200,13 @@ impl Snapshot {
         shown.collect()
     }
 
-    /// Kills that the store could not take yet.
+    /// Returns the kills that the store could not accept yet.
     pub(crate) fn held(&self) -> &Arc<HeldKills> {
         &self.held
     }
 
-    /// The table with kills in force that the store could not take yet. Those that the store has are settled, unless
-    /// nothing is known of it at present.
+    /// Returns the snapshot with held kills in force. Settles those that the store has, unless the store does
+    /// not answer now.
     pub(crate) fn holding(&self, held: &mut Arc<HeldKills>) -> Self {
         let is_current = self.stale_since.is_none() && self.unaccepted.is_none();
         if is_current && !held.is_empty() {
@@ -218,14 +218,14 @@ impl Snapshot {
         view
     }
 
-    /// True if this is the other view with no more than a change of `stale_since`.
+    /// Returns true if the other snapshot differs in no more than `stale_since`.
     pub(crate) fn same_rules(&self, other: &Self) -> bool {
         self.revision == other.revision
             && self.epoch == other.epoch
             && (Arc::ptr_eq(&self.held, &other.held) || self.kills.same(&other.kills))
     }
 
-    /// How many rules there are.
+    /// Returns the number of rules.
     pub(crate) fn len(&self) -> usize {
         self.rules.size()
     }
@@ -235,12 +235,12 @@ impl Snapshot {
         &self.guards
     }
 
-    /// All kills, those included that are over.
+    /// Returns all kills, expired ones included.
     pub(crate) fn kills(&self) -> &KillTable {
         &self.kills
     }
 
-    /// All tokens, those included that are over.
+    /// Returns all tokens, expired ones included.
     pub(crate) fn tokens(&self) -> &TokenTable {
         &self.tokens
     }
@@ -273,12 +273,13 @@ impl Snapshot {
         self.rules.range((pattern.map_or(Unbounded, Excluded), Unbounded))
     }
 
-    /// The rule that applies to a route, before guards; none also where the nearest one can not be read.
+    /// Returns the rule that applies to a route, before guards; `None` also if the nearest one cannot be
+    /// read.
     pub(crate) fn winner(&self, route: &RouteKey) -> Option<&Arc<Rule>> {
         self.matching(route).next()?.1.rule.as_ref()
     }
 
-    /// Why which rule applies to a route, and what the guards leave of it.
+    /// Explains which rule applies to a route and what the guards leave of it.
     pub(crate) fn explain(&self, route: &RouteKey) -> RouteExplanation {
         if let Some((pattern, stored)) = self.matching(route).next()
             && stored.rule.is_none()
@@ -307,7 +308,7 @@ impl Snapshot {
         RouteExplanation { explanation, unread }
     }
 
-    /// The guards that match a route, as far as this version can read them.
+    /// Returns the readable guards that match a route.
     pub(crate) fn guards_of(&self, route: &RouteKey) -> impl Iterator<Item = &Arc<Guard>> {
         self.guards.of_route(route).filter_map(|stored| stored.guard.as_ref())
     }

@@ -1,7 +1,7 @@
-//! A rule and a guard as they are stored: the wire's form, and the engine's where this version can read it.
+//! Stored rule and guard: the wire form, and the parsed form if this version can read it.
 //!
-//! The key and the revision are the store's own and not part of the value. What can not be read keeps its place
-//! (see the table), and is told once in the log.
+//! Key and revision are the store's own and not part of the value. An unreadable entry keeps its place (see
+//! the snapshot) and is logged once.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use damper_core::{Faults, Guard, Pattern, Rule};
 use damper_proto::{convert, v1};
 use prost::Message;
 
-/// A rule as stored.
+/// Rule as stored.
 #[derive(Debug)]
 pub(crate) struct StoredRule {
-    /// With its revision, when and by whom it was changed.
+    /// With revision, time and author of its change.
     pub(crate) wire: v1::Rule,
-    /// None where this version can not read it.
+    /// `None` if this version cannot read it.
     pub(crate) rule: Option<Arc<Rule>>,
-    /// The stored value of such a one.
+    /// Stored value of an unreadable rule.
     pub(crate) unread: Option<Bytes>,
 }
 
-/// A guard as stored.
+/// Guard as stored.
 #[derive(Debug)]
 pub(crate) struct StoredGuard {
     pub(crate) pattern: Pattern,
-    /// With its revision, when and by whom it was changed.
+    /// With revision, time and author of its change.
     pub(crate) wire: v1::Guard,
-    /// None where this version can not read it.
+    /// `None` if this version cannot read it.
     pub(crate) guard: Option<Arc<Guard>>,
-    /// The stored value of such a one.
+    /// Stored value of an unreadable guard.
     pub(crate) unread: Option<Bytes>,
 }
 
@@ -43,7 +43,7 @@ impl StoredRule {
         Self { wire, rule: rule.map(Arc::new), unread }
     }
 
-    /// The value to store for a rule.
+    /// Returns the value to store for a rule.
     pub(crate) fn value(rule: &v1::Rule) -> Vec<u8> {
         v1::Rule { revision: 0, ..rule.clone() }.encode_to_vec()
     }
@@ -58,18 +58,18 @@ impl StoredGuard {
         Self { pattern: pattern.clone(), wire, guard: guard.map(Arc::new), unread }
     }
 
-    /// A guard that is about to be stored, to see what it would do.
+    /// Returns a guard that is about to be stored, to check its effect.
     pub(crate) fn tried(guard: Guard, wire: v1::Guard) -> Self {
         Self { pattern: guard.pattern().clone(), wire, guard: Some(Arc::new(guard)), unread: None }
     }
 
-    /// The value to store for a guard.
+    /// Returns the value to store for a guard.
     pub(crate) fn value(guard: &v1::Guard) -> Vec<u8> {
         v1::Guard { revision: 0, ..guard.clone() }.encode_to_vec()
     }
 }
 
-/// The wire's form, as far as it can be read, and the engine's.
+/// Reads the wire form as far as possible, and the parsed form.
 fn read<W: Message + Default, T>(
     value: &[u8],
     of: impl Fn(W) -> W,
@@ -81,13 +81,13 @@ fn read<W: Message + Default, T>(
             let parsed = parse(&wire).map_err(|faults| faults.to_string());
             (wire, parsed)
         }
-        // What this version knows of it is shown, and never carried out.
+        // The known fields are shown, never applied.
         Err(problem) => (of(W::decode(value).unwrap_or_default()), Err(problem)),
     }
 }
 
-/// A message of which this version knows every field. prost drops the fields that it does not know, so that the
-/// message is shorter then; carried out or stored again it would lack what a later version put into it.
+/// Decodes a message if this version knows all of its fields. prost drops unknown fields, so the decoded
+/// message is then shorter; applied or stored again it would lack the fields of a later version.
 pub(crate) fn decoded_whole<W: Message + Default>(value: &[u8]) -> Result<W, String> {
     let message = W::decode(value).map_err(|error| error.to_string())?;
     match message.encoded_len() == value.len() {
@@ -97,5 +97,5 @@ pub(crate) fn decoded_whole<W: Message + Default>(value: &[u8]) -> Result<W, Str
 }
 
 fn warn(kind: &str, pattern: &Pattern, revision: u64, problem: &dyn Display) {
-    tracing::warn!(%pattern, revision, %problem, "a stored {kind} can not be read; rules there are off");
+    tracing::warn!(%pattern, revision, %problem, "stored {kind} cannot be read; rules there are off");
 }

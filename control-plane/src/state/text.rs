@@ -1,13 +1,13 @@
-//! Figures in messages: one form for all of them.
+//! Numbers in messages.
 
-/// A share in percent; what is less than everything never reads as everything.
+/// Formats a share in percent; less than 100 % never rounds up to it.
 pub(crate) fn percent(share: f64) -> String {
     let tenths = (share * 1_000.0).round();
     let tenths = if share < 1.0 { tenths.min(999.0) } else { tenths };
     format!("{:.1}%", tenths / 10.0)
 }
 
-/// A number of things: `1 route`, `2 processes`.
+/// Formats a count: `1 route`, `2 processes`.
 pub(crate) fn many(count: usize, what: &str) -> String {
     match (count, what.ends_with('s')) {
         (1, _) => format!("1 {what}"),
@@ -22,10 +22,10 @@ mod tests {
 
     #[test]
     fn less_than_everything_never_reads_as_everything() {
-        for (share, told) in
+        for (share, text) in
             [(1.0, "100.0%"), (0.999_999, "99.9%"), (0.9994, "99.9%"), (0.1234, "12.3%"), (0.0, "0.0%")]
         {
-            assert_eq!(percent(share), told);
+            assert_eq!(percent(share), text);
         }
     }
 

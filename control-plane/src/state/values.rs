@@ -1,4 +1,4 @@
-//! The table as entries of a store, to fill one with it again.
+//! Snapshot as entries of a store, to restore a store from it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::state::tokens::{CLUSTER_KEY, StoredToken, token_key};
 use damper_store::{Edit, Entry};
 
 impl Snapshot {
-    /// Every entry of the store that the table was made from, with what this version cannot read as it was stored.
+    /// Iterates over all entries of the snapshot's store; unreadable ones as stored.
     pub(crate) fn values(&self) -> impl Iterator<Item = (String, Bytes)> {
         let rules = self
             .rules
@@ -32,7 +32,7 @@ impl Snapshot {
         subjects.chain(tokens).chain(key).chain(others)
     }
 
-    /// Follows one entry.
+    /// Applies one entry.
     pub(crate) fn follow(
         &mut self,
         key: &str,
@@ -72,7 +72,7 @@ impl StoredGuard {
     }
 }
 
-/// The edits that make entries of a store those of a table.
+/// Returns the edits that make a store's entries those of a snapshot.
 pub(crate) fn edits_to(table: &Snapshot, entries: &BTreeMap<String, Entry>) -> Vec<Edit> {
     let wanted: BTreeMap<String, Bytes> = table.values().collect();
     let gone = entries.keys().filter(|key| !wanted.contains_key(*key)).map(|key| (key.clone(), None));

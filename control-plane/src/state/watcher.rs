@@ -1,9 +1,9 @@
-//! Keeps the table at the store's head.
+//! Watcher: keeps the snapshot at the store's head.
 //!
-//! The one task that builds tables: it follows the store's watch, and asks every few seconds which store it is. What
-//! the watch cannot bridge (compaction, a successor) is read again; meanwhile the old table goes on serving,
-//! marked with the time since when it may be out of date. A store that is not the one that was known is never
-//! published: the table stays, marked with what was found (see [`crate::state::known_store`]).
+//! The only task that builds snapshots. It follows the store's watch and reads the store's identity every few
+//! seconds. After compaction, or for an accepted successor, it loads the store again; meanwhile the old
+//! snapshot stays in use, marked with the time since when it may be stale. A store other than the known one
+//! is never published: the snapshot stays, marked with what was found (see [`crate::state::known_store`]).
 
 #[cfg(test)]
 mod tests;
@@ -27,14 +27,14 @@ use damper_store::{Change, Identity, Store, StoreError, Watch};
 
 const ASK_EVERY: Duration = Duration::from_secs(3);
 const ANSWER_WITHIN: Duration = Duration::from_secs(4);
-/// How long the store may take to be read whole.
+/// Timeout of a load of the store.
 pub(crate) const LOAD_WITHIN: Duration = Duration::from_secs(20);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// The most changes taken together before they are published.
+/// Changes applied together before they are published.
 const BURST: usize = 256;
-/// Clients cannot make the store be asked more often than this.
+/// Minimum interval between reads of the store on behalf of clients.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A watch that delivered nothing of what this many questions in a row found is opened again.
+/// Identity reads in a row with undelivered changes after which the watch is opened again.
 const SILENT_ASKS: u32 = 2;
 
 /// The task's state.
@@ -42,34 +42,34 @@ pub(crate) struct StoreWatcher {
     store: Arc<dyn Store>,
     view: Snapshot,
     publish: watch::Sender<Arc<Snapshot>>,
-    /// A client knows more than the table.
+    /// A client knows a later revision than the snapshot.
     looks: mpsc::Receiver<()>,
-    /// Kills that the store cannot take now.
+    /// Kills that the store cannot accept now.
     holds: mpsc::Receiver<Hold>,
     held: Arc<HeldKills>,
     metrics: Metrics,
     looked: Option<Instant>,
-    /// Questions that found changes of which the watch had delivered none.
+    /// Identity reads in a row with changes of which the watch delivered none.
     silent_asks: u32,
 }
 
-/// What the follower learns of kills that the store could not take.
+/// Message about kills that the store could not accept.
 pub(crate) enum Hold {
-    /// To be put in force now, all or none.
+    /// Puts them in force now, all or none.
     Take {
         kills: Vec<v1::HeldKill>,
-        /// Gets the table that has them so.
+        /// Receives the snapshot that contains them.
         answer: Option<oneshot::Sender<Result<Arc<Snapshot>, NotHeld>>>,
     },
     /// The store has had one by this revision.
     Stored { pattern: Pattern, at: SystemTime, revision: u64 },
 }
 
-/// The watch is of no more use.
+/// The watch is no longer usable.
 enum Ended {
-    /// What is held goes on from a new watch.
+    /// The snapshot is valid; open a new watch.
     Watch,
-    /// Read everything.
+    /// Load the store.
     Table,
 }
 
@@ -86,7 +86,7 @@ impl StoreWatcher {
         Self { store, view, publish, looks, holds, held, metrics, looked: None, silent_asks: 0 }
     }
 
-    /// Follows the store for ever.
+    /// Follows the store; never returns.
     pub(crate) async fn run(mut self) {
         loop {
             match self.follow().await {
@@ -105,7 +105,7 @@ impl StoreWatcher {
             let went_on = tokio::select! {
                 change = changes.next() => self.take(change, &mut changes),
                 _ = ask.tick() => self.ask().await,
-                Some(()) = self.looks.recv() => self.look().await,
+                Some(()) = self.looks.recv() => self.refresh().await,
                 Some(hold) = self.holds.recv() => {
                     self.hold(hold);
                     Ok(())
@@ -117,7 +117,7 @@ impl StoreWatcher {
         }
     }
 
-    /// Takes a change, and those that are ready behind it.
+    /// Applies a change and those that are ready behind it.
     fn take(&mut self, first: Option<Result<Change, StoreError>>, changes: &mut Watch) -> Result<(), Ended> {
         let mut next = first;
         for _ in 0..BURST {
@@ -125,7 +125,7 @@ impl StoreWatcher {
                 Some(Ok(change)) if change.revision <= self.view.revision() => {}
                 Some(Ok(change)) if change.revision == self.view.revision() + 1 => self.apply(&change),
                 Some(Ok(change)) => {
-                    tracing::error!(change.revision, "the store's watch left a gap; reading everything");
+                    tracing::error!(change.revision, "the store's watch left a gap; reading all entries");
                     return Err(Ended::Table);
                 }
                 Some(Err(error)) => {
@@ -145,8 +145,8 @@ impl StoreWatcher {
         Ok(())
     }
 
-    /// Asks the store because a client knows more than the table.
-    async fn look(&mut self) -> Result<(), Ended> {
+    /// Reads the store because a client knows a later revision.
+    async fn refresh(&mut self) -> Result<(), Ended> {
         if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
             return Ok(());
         }
@@ -154,7 +154,7 @@ impl StoreWatcher {
         self.ask().await
     }
 
-    /// Asks the store which one it is and where its head is: proof that it answers, and that nothing is missed.
+    /// Reads the store's identity and head: confirms that it answers and that no change is missing.
     async fn ask(&mut self) -> Result<(), Ended> {
         let Some(found) = self.identify().await else { return Ok(()) };
         if Standing::of(&self.view.position(), &found) != Standing::Known {
@@ -169,13 +169,13 @@ impl StoreWatcher {
             self.answered();
         }
         if self.silent_asks >= SILENT_ASKS {
-            tracing::warn!("the store's watch delivers nothing and is opened again");
+            tracing::warn!("the store's watch delivers nothing; opening it again");
             return Err(Ended::Watch);
         }
         Ok(())
     }
 
-    /// Takes changes that the watch has not delivered.
+    /// Applies changes that the watch has not delivered.
     async fn catch_up(&mut self, upto: u64) -> Result<(), Ended> {
         let (store, after) = (self.store.clone(), self.view.revision());
         let reading = async move { timeout(ANSWER_WITHIN, store.changes(after, upto)).await };
@@ -196,7 +196,7 @@ impl StoreWatcher {
         Ok(())
     }
 
-    /// Which store it is; `None` if it does not answer.
+    /// Reads the store's identity; `None` if it does not answer.
     async fn identify(&mut self) -> Option<Identity> {
         let (store, revision) = (self.store.clone(), self.view.revision());
         let asking = async move { timeout(ANSWER_WITHIN, identify(&*store, revision)).await };
@@ -208,7 +208,7 @@ impl StoreWatcher {
         None
     }
 
-    /// Reads everything, however long it takes until the store answers and is the one that was known.
+    /// Loads the store; waits until it answers and is the known one.
     async fn load(&mut self) {
         loop {
             if let Some(found) = self.identify().await {
@@ -234,7 +234,7 @@ impl StoreWatcher {
         }
     }
 
-    /// Puts kills in force that the store cannot take now, or learns that it has had one.
+    /// Puts kills in force that the store cannot accept now, or records that it has had one.
     fn hold(&mut self, hold: Hold) {
         let (kills, answer) = match hold {
             Hold::Take { kills, answer } => (kills, answer),
@@ -251,7 +251,7 @@ impl StoreWatcher {
             self.publish();
         }
         if let Some(answer) = answer {
-            // Who asked may be gone.
+            // The requester may be gone.
             let _ = answer.send(taken.map(|()| self.publish.borrow().clone()));
         }
     }
@@ -267,7 +267,7 @@ impl StoreWatcher {
         }
     }
 
-    /// Reads the store that was identified.
+    /// Loads the identified store.
     async fn read(&mut self, found: &Identity) -> Result<Snapshot, String> {
         let store = self.store.clone();
         let reading = async move { timeout(LOAD_WITHIN, store.load()).await };
@@ -282,13 +282,13 @@ impl StoreWatcher {
     fn go_on_from(&mut self, view: Snapshot) {
         if self.view.unaccepted.is_some() || view.epoch() != self.view.epoch() {
             let (epoch, revision) = (view.epoch(), view.revision());
-            tracing::warn!(%epoch, revision, known = %self.view.epoch(), "going on from the store");
+            tracing::warn!(%epoch, revision, known = %self.view.epoch(), "continuing from an accepted store");
         }
         self.view = view;
         self.publish();
     }
 
-    /// Notes what was found in place of the store that is known; nothing is taken from it.
+    /// Records what was found in place of the known store; nothing of it is used.
     async fn mark(&mut self, found: Identity, problem: String) {
         self.answered();
         let noted = self.view.unaccepted.as_deref();
@@ -298,7 +298,7 @@ impl StoreWatcher {
         let since = noted.map_or_else(SystemTime::now, |noted| noted.since);
         let Identity { epoch, revision, .. } = found.clone();
         let mut unaccepted = Unaccepted { epoch, revision, entries: 0, since, problem };
-        // Before it is read: from here on no one else reads or writes it.
+        // Published before the load: from here on no other task uses the store.
         self.view.unaccepted = Some(Arc::new(unaccepted.clone()));
         self.publish();
         if !found.epoch.is_empty() {

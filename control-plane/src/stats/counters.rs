@@ -1,6 +1,6 @@
-//! Counts by a small number, as a sorted list: what is 0 takes no room.
+//! Counts by a small index, as a sorted list without zeros.
 //!
-//! A process reports some ten of the sixty counters of a route, and some twenty of its 256 buckets of latency; there
+//! A process reports about 10 of the 60 counters of a route, and about 20 of its 256 latency buckets; there
 //! can be millions of such lists.
 
 use damper_core::{Code, Ending, Fate};
@@ -15,26 +15,26 @@ pub(crate) const NO_CONTEXT_CALLS: u8 = 6;
 const FIRST_ENDING: u8 = 7;
 const FIRST_CODE: u8 = FIRST_ENDING + 2 * FATES;
 const FATES: u8 = Fate::ALL.len() as u8;
-/// How many counters there are.
+/// The number of counters.
 pub(crate) const COUNTERS: usize = FIRST_CODE as usize + Code::ALL.len();
 
-/// The counter of calls that ended so.
+/// Returns the counter of calls with this fate.
 pub(crate) fn ending(Ending { fate, would }: Ending) -> u8 {
     FIRST_ENDING + 2 * fate as u8 + u8::from(would)
 }
 
-/// True if it counts calls that ended with an error which the application did not cause by giving up, or would have.
+/// True for counters of calls that failed, or would have, unless the application cancelled them.
 pub(crate) fn is_error(counter: u8) -> bool {
     let fate = counter.checked_sub(FIRST_ENDING).and_then(|at| Fate::ALL.get(usize::from(at / 2)));
     fate.is_some_and(|fate| !fate.is_ok() && *fate != Fate::Cancelled)
 }
 
-/// The counter of attempts that ended with this code.
+/// Returns the counter of attempts with this code.
 pub(crate) fn code(code: Code) -> u8 {
     FIRST_CODE + code as u8
 }
 
-/// Counts by a small number.
+/// Counts by a small index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SparseCounters(Vec<(u8, u64)>);
 
@@ -57,35 +57,35 @@ impl SparseCounters {
         more.iter().for_each(|(number, n)| self.add(number, n));
     }
 
-    /// True if no count is less than it was.
+    /// True if no count is lower than before.
     pub(crate) fn covers(&self, before: &Self) -> bool {
         before.iter().all(|(number, n)| self.count(number) >= n)
     }
 
-    /// What came on top of `before`.
+    /// Returns the increase since `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let more = self.iter().map(|(number, n)| (number, n.saturating_sub(before.count(number))));
         Self(more.filter(|(_, n)| *n > 0).collect())
     }
 
-    /// The counts that are not 0, in the order of their numbers.
+    /// Returns the counts above 0, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u8, u64)> {
         self.0.iter().copied()
     }
 
-    /// How many bytes its counts take.
+    /// The memory of the counts in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.0.len() * size_of::<(u8, u64)>()
     }
 
-    /// Gives back the room that growing has left.
+    /// Releases unused capacity.
     pub(crate) fn pack(mut self) -> Self {
         self.0.shrink_to_fit();
         self
     }
 }
 
-/// Every ending that was counted.
+/// Returns every counted fate.
 pub(crate) fn endings(tally: &SparseCounters) -> impl Iterator<Item = (Ending, u64)> {
     Ending::all().map(|of| (of, tally.count(ending(of)))).filter(|(_, n)| *n > 0)
 }

@@ -1,8 +1,8 @@
-//! When anybody was heard that could have told of calls, so that nothing told is not taken for nothing called.
+//! The times in which processes were connected, to tell missing reports from missing calls.
 //!
-//! A process that makes no calls reports nothing, but its stream is open: silence means something while a process of
-//! the caller is connected, and nothing while none is. Counters go on while a process is cut off, so that what it
-//! says when it is back makes that time known after all, as far as the window reaches.
+//! A process without calls reports nothing, but its stream is open. So no report means no call while a
+//! process of the caller is connected, and nothing while none is. Counters continue while a process is
+//! disconnected, so its next report covers that time, as far as the window reaches.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::stats::timeline::{KEPT, SPAN};
 use crate::stats::window::{MAX_LAG, REACH};
 use crate::stats::{LONG_AGO, MAX_INSTANCES, Stats};
 
-/// The most callers of which is known when they were connected.
+/// The most callers with recorded times.
 const MAX_CALLERS: usize = 50_000;
 
 /// A service and its cluster.
 pub(crate) type CallerService = (Arc<str>, Arc<str>);
 
-/// The times in which processes were connected, of every caller and of all together.
+/// The connected times of every caller, and of all together.
 #[derive(Debug, Default)]
 pub(crate) struct ReportCoverage {
     all: CoveredSpans,
@@ -30,7 +30,7 @@ pub(crate) struct ReportCoverage {
     callers_of: Shares,
 }
 
-/// Times in order, with more than a span between them; the last one is open while a process is connected.
+/// Periods in order, with more than a span between them; the last is open while a process is connected.
 #[derive(Debug, Default)]
 pub(crate) struct CoveredSpans {
     processes: usize,
@@ -38,7 +38,7 @@ pub(crate) struct CoveredSpans {
 }
 
 impl Stats {
-    /// A process opened a stream.
+    /// Records a new stream of a process.
     pub(crate) fn connected(&self, session: &ClientSession) {
         let now = self.now();
         let books = &mut *self.books();
@@ -53,12 +53,12 @@ impl Stats {
                 books.hearing.opened(caller(session), now);
             }
             instance.opened(session.serves());
-            // The first report of a stream names all that there are.
+            // The first report of a stream names all routes.
             books.totals_of.give_back(&session.class.service, instance.endpoints_mut().forget());
         }
     }
 
-    /// A stream of a process ended.
+    /// Records the end of a stream.
     pub(crate) fn disconnected(&self, session: &ClientSession) {
         let now = self.now();
         let books = &mut *self.books();
@@ -79,7 +79,7 @@ fn caller(session: &ClientSession) -> CallerService {
 }
 
 impl ReportCoverage {
-    /// A process is connected.
+    /// Adds a connected process.
     fn opened(&mut self, caller: CallerService, now: Duration) {
         self.all.opened(now);
         if let Some(heard) = self.callers.get_mut(&caller) {
@@ -90,7 +90,7 @@ impl ReportCoverage {
         }
     }
 
-    /// A process is gone.
+    /// Removes a connected process.
     fn closed(&mut self, caller: &CallerService, now: Duration) {
         self.all.closed(now);
         if let Some(heard) = self.callers.get_mut(caller) {
@@ -98,7 +98,7 @@ impl ReportCoverage {
         }
     }
 
-    /// A process that is connected told what it did since then; what was before these statistics began is not theirs.
+    /// Records that a connected process reported the time since then, but not before these statistics began.
     pub(crate) fn told(&mut self, caller: &CallerService, from: Duration, now: Duration) {
         let from = from.max(now.saturating_sub(REACH)).max(LONG_AGO);
         self.all.told(from);
@@ -107,7 +107,7 @@ impl ReportCoverage {
         }
     }
 
-    /// Forgets what is older than what is kept of the past.
+    /// Drops periods older than the timeline.
     pub(crate) fn tidy(&mut self, now: Duration) {
         self.all.forget(now);
         self.callers.values_mut().for_each(|heard| heard.forget(now));
@@ -115,12 +115,12 @@ impl ReportCoverage {
         self.callers_of = Shares::of(self.callers.keys().map(|(service, _)| (service, 1)));
     }
 
-    /// All callers together.
+    /// Returns the periods of all callers together.
     pub(crate) fn of_all(&self) -> &CoveredSpans {
         &self.all
     }
 
-    /// One caller; none of whom nothing is known.
+    /// Returns the periods of one caller; `None` if it is unknown.
     pub(crate) fn of(&self, caller: &CallerService) -> Option<&CoveredSpans> {
         self.callers.get(caller)
     }
@@ -160,7 +160,7 @@ impl CoveredSpans {
         self.times.retain(|(_, until)| now.saturating_sub(*until) < KEPT + MAX_LAG + SPAN);
     }
 
-    /// True if somebody was heard all that time.
+    /// True if a process was connected all that time.
     pub(crate) fn covers(&self, from: Duration, to: Duration) -> bool {
         self.times.iter().any(|(since, until)| *since <= from && to <= *until)
     }

@@ -1,10 +1,10 @@
-//! The latest calls of one route that did not end well, as its processes told them.
+//! The latest failed calls of one route, as reported by its processes.
 //!
-//! The order is by when they ended, but by when they were told where a process's clock is ahead: none stays the latest for
-//! ever. What is told twice, as after the connection to another replica was lost, is known already. A call that keeps none
-//! of the bounds that SDKs keep is left out whole: it is not shown in a form that nobody told.
+//! Sorted by end time, or by arrival time if the clock of a process is ahead, so that no call stays the
+//! latest for ever. Duplicates, as after a lost connection to a peer, are ignored. A call outside the bounds
+//! of SDKs is dropped as a whole, not shown in part.
 //!
-//! Memory: [`MAX_CALLS`] of each route, and an eighth of the bytes of all figures.
+//! Memory: [`MAX_CALLS`] per route, and an eighth of the bytes of all statistics.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,19 +27,19 @@ pub(crate) struct Failures {
 
 #[derive(Debug)]
 struct Failure {
-    /// By this machine's clock; never after it was told.
+    /// By the clock of this machine; never after the arrival.
     at: SystemTime,
     instance: Arc<str>,
     call: v1::FailedCall,
 }
 
 impl Failures {
-    /// How many bytes they take.
+    /// The memory of the calls in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes what a process told at this time; answers how many calls were left out. `room` is left for all routes.
+    /// Adds reported calls; returns the number of dropped ones. `room` is the memory left for all routes.
     pub(crate) fn take(
         &mut self,
         instance: &Arc<str>,
@@ -52,7 +52,7 @@ impl Failures {
         (beyond.len() + left_out) as u64
     }
 
-    /// False if it can not be a call that did not end well, or finds no room.
+    /// False if the call is malformed or exceeds the limit.
     fn put(
         &mut self,
         instance: &Arc<str>,
@@ -72,7 +72,7 @@ impl Failures {
         let failure = Failure { at, instance: instance.clone(), call: call.clone() };
         let bytes = failure.bytes();
         while self.latest.len() >= MAX_CALLS || *room < bytes {
-            // Those that are newer do not give way.
+            // Newer calls are not replaced.
             let Some(oldest) = self.latest.pop_back_if(|oldest| oldest.at <= at) else { return false };
             self.bytes -= oldest.bytes();
             *room += oldest.bytes();
@@ -83,7 +83,7 @@ impl Failures {
         true
     }
 
-    /// All of them, the latest first.
+    /// Returns all calls, the latest first.
     pub(crate) fn wire(&self, route: &Route) -> Vec<v1::RouteFailure> {
         let wire = |failure: &Failure| v1::RouteFailure {
             client: Some(v1::Identity {
@@ -96,7 +96,7 @@ impl Failures {
         self.latest.iter().map(wire).collect()
     }
 
-    /// Those of one process, the latest last, as it told them.
+    /// Returns the calls of one process, the latest last, as reported.
     pub(crate) fn told_by(&self, instance: &str) -> Vec<v1::FailedCall> {
         let of = self.latest.iter().rev().filter(|failure| *failure.instance == *instance);
         of.map(|failure| failure.call.clone()).collect()
@@ -112,7 +112,7 @@ impl Failure {
     }
 }
 
-/// When a call ended; none where something of it is out of bounds.
+/// Returns the end of a call; `None` if a field is out of bounds.
 fn ended_at(call: &v1::FailedCall) -> Option<SystemTime> {
     let v1::FailedCall { fate, would: _, code, ended_at, latency, attempts, sends: _, trace_id, call_id } =
         call;
@@ -124,7 +124,7 @@ fn ended_at(call: &v1::FailedCall) -> Option<SystemTime> {
         && attempts.iter().all(is_attempt)
         && [trace_id, call_id].into_iter().all(|id| id.is_empty() || failed_call::is_id(id.as_bytes()));
     let ended_at = ended_at.filter(|_| is_sound)?;
-    // Before 1970 there were no calls; later than the calendar's end there are none.
+    // Times before 1970 and after the end of the calendar are invalid.
     let since = prost_types::Duration { seconds: ended_at.seconds, nanos: ended_at.nanos };
     length(since).and_then(|_| ended_at.try_into().ok())
 }
@@ -154,7 +154,7 @@ mod tests {
         "one".into()
     }
 
-    /// A sound call that ended so many seconds before the present, or after it.
+    /// A valid call that ended this many seconds before or after the present.
     fn call(ago_s: i64) -> v1::FailedCall {
         let short = Some(prost_types::Duration { seconds: 0, nanos: 5_000_000 });
         v1::FailedCall {

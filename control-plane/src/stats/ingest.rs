@@ -1,9 +1,8 @@
-//! One report about routes while it is taken, part by part.
+//! Adds one report about routes, part by part.
 //!
-//! A part is taken as a whole or left out: for a name that no route can have, for totals that are out of date, or for
-//! want of room in one of the bounds: the caller's share of all routes, of the bytes of totals and of those of windows,
-//! and the routes of one process. Its calls that
-//! did not end well are taken or left out one by one.
+//! A part is added as a whole or dropped: for an invalid name, totals that are out of date, or a limit: the
+//! caller's share of routes, of the bytes of totals and of windows, and the routes of one process. Its failed
+//! calls are added or dropped one by one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,37 +18,37 @@ use crate::stats::timeline::Timeline;
 use crate::stats::window::Window;
 use crate::stats::{MAX_ROUTES_PER_INSTANCE, Route, RouteRecord, SparseCounters, check_callee, counters};
 
-/// Whose report it is, and the time that it covers.
+/// The process and the period of a report.
 pub(crate) struct RouteReports<'a> {
     pub(crate) instance: &'a mut Instance,
     pub(crate) caller: (Arc<str>, Arc<str>),
     pub(crate) books: &'a mut HashMap<Route, RouteRecord>,
     pub(crate) routes_of: &'a mut Shares,
     pub(crate) max_routes: usize,
-    /// How many bytes there are left for the totals of all processes.
+    /// The memory left for the totals of all processes.
     pub(crate) room: &'a mut usize,
     /// The same for windows of routes.
     pub(crate) windows_room: &'a mut usize,
-    /// The same for calls that are told one by one.
+    /// The same for failed calls.
     pub(crate) failures_room: &'a mut usize,
     pub(crate) instance_id: Arc<str>,
-    /// Totals that fell are out of date, and not those of a process that began anew.
+    /// Lower totals are out of date; they do not mean a restart.
     pub(crate) falls_are_late: bool,
-    /// Whether any fell.
+    /// Set if any total fell.
     pub(crate) fell: &'a mut bool,
-    /// The process is connected to this replica; what others count is not in this one's counters.
+    /// True if the process is connected to this replica; reports of peers are not in its counters.
     pub(crate) is_own: bool,
-    /// None for a process that is new and counted from here on only.
+    /// `None` for a new process, which is counted from here on.
     pub(crate) from: Option<Duration>,
-    /// When it came, perhaps to another replica.
+    /// The time of arrival, perhaps at another replica.
     pub(crate) at: Duration,
-    /// The same by the clock on the wall.
+    /// The same by the system clock.
     pub(crate) told_at: SystemTime,
     pub(crate) now: Duration,
 }
 
 impl RouteReports<'_> {
-    /// Takes what is said of one route; answers how much of it was left out.
+    /// Adds the report of one route; returns the number of dropped parts.
     pub(crate) fn take(&mut self, part: &v1::RouteReport) -> u64 {
         let Some(route) = self.route(part) else { return 1 };
         let (totals, unknown) = Totals::read(part);
@@ -80,7 +79,8 @@ impl RouteReports<'_> {
         unknown + book.failures.take(&self.instance_id, &part.failed_calls, told_at, room)
     }
 
-    /// The route of a part, by the names that all processes share; none where there can be none.
+    /// Returns the route of a part, with names shared by all processes; `None` if it is invalid or exceeds a
+    /// limit.
     fn route(&self, part: &v1::RouteReport) -> Option<Route> {
         let (caller_service, caller_cluster) = self.caller.clone();
         let route = Route {
@@ -112,7 +112,7 @@ impl RouteRecord {
         }
     }
 
-    /// Adds what was counted between two times.
+    /// Adds the counts of a period.
     fn add(
         &mut self,
         Totals { counts, latency }: &Totals,
@@ -135,7 +135,7 @@ impl RouteRecord {
     }
 }
 
-/// True if the names can be a route's.
+/// True if the names are valid for a route.
 fn acceptable(part: &v1::RouteReport) -> bool {
     let mut faults = Faults::none();
     check_callee(&part.callee_service, &part.callee_method, &mut faults);

@@ -1,4 +1,4 @@
-//! One process's totals, as it last reported them.
+//! The last reported totals of one process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::stats::endpoints::Endpoints;
 use crate::stats::restarts::{ReportOrigin, RestartTracker};
 use crate::stats::served::ServedCounters;
 
-/// A long report comes in parts, one right after the other.
+/// The parts of a long report arrive in direct sequence.
 const SAME_REPORT_WITHIN: Duration = Duration::from_millis(200);
 
-/// Which process.
+/// The identity of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct InstanceId {
     pub(super) service: String,
@@ -36,11 +36,11 @@ impl InstanceId {
     }
 }
 
-/// What is counted of one route: always totals, or always what came on top of them.
+/// The counts of one route: always totals, or always their increase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) counts: SparseCounters,
-    /// Calls, by bucket of their latency.
+    /// Calls by latency bucket.
     pub(super) latency: SparseCounters,
 }
 
@@ -48,22 +48,22 @@ pub(super) struct Totals {
 #[derive(Debug)]
 pub(super) struct LastReport {
     pub(super) totals: Totals,
-    /// Where the rule's gates stand; none where the route has no rule.
+    /// The state of the rule's gates; `None` if the route has no rule.
     pub(super) state: Option<v1::RouteState>,
 }
 
 impl LastReport {
-    /// How many bytes it takes in the process's map, names aside: all processes of a route share those.
+    /// The memory in the process's map, without names, which all processes of a route share.
     pub(super) fn bytes(&self) -> usize {
         size_of::<(Route, Self)>() + self.totals.counts.bytes() + self.totals.latency.bytes()
     }
 }
 
-/// How many bytes a served method takes in the process's map.
+/// The memory of a served method in the process's map.
 pub(super) const SERVED_BYTES: usize = size_of::<(Arc<str>, ServedCounters)>();
 
 impl Totals {
-    /// Reads a report; answers also how many of its parts could not be read.
+    /// Reads a report; also returns the number of unreadable parts.
     pub(super) fn read(part: &v1::RouteReport) -> (Self, u64) {
         let (mut counts, mut latency, mut unknown) =
             (SparseCounters::default(), SparseCounters::default(), 0);
@@ -105,7 +105,7 @@ impl Totals {
 #[derive(Debug)]
 pub(crate) struct Instance {
     routes: HashMap<Route, LastReport>,
-    /// What it serves, by method.
+    /// Served requests, by method.
     served: HashMap<Arc<str>, ServedCounters>,
     endpoints: Endpoints,
     /// The names shared by its routes.
@@ -114,7 +114,7 @@ pub(crate) struct Instance {
     gone_since: Option<Duration>,
     serves: bool,
     since: Duration,
-    /// Held nothing when it came: its counters began about then.
+    /// True if it connected without a revision: its counters began at about that time.
     fresh: bool,
     last_report: Option<Duration>,
     report_before: Option<Duration>,
@@ -145,7 +145,7 @@ impl Instance {
         self.serves = serves;
     }
 
-    /// A server layer may be made after the stream was opened.
+    /// A server layer may be created after the stream was opened.
     pub(super) fn note_serves(&mut self, serves: bool) {
         self.serves |= serves;
     }
@@ -197,7 +197,7 @@ impl Instance {
         &mut self.endpoints
     }
 
-    /// The service whose process this is; none before its first report.
+    /// The service of the process; `None` before its first report.
     pub(super) fn service(&self) -> Option<&Arc<str>> {
         self.caller.as_ref().map(|(service, _)| service)
     }
@@ -207,7 +207,7 @@ impl Instance {
         self.caller.get_or_insert_with(names).clone()
     }
 
-    /// Whose report it is whose counters began at this time.
+    /// Identifies the process of a report by the start of its counters.
     pub(super) fn origin(&self, now: Duration, start: Option<Duration>) -> ReportOrigin {
         self.origins.of(now, start)
     }
@@ -217,8 +217,8 @@ impl Instance {
         self.is_connected() && self.origins.are_several(now)
     }
 
-    /// When what a report adds began to be counted: at the last report of the same process, else when the counters
-    /// began. None where that is unknown; then the report only tells where to count from.
+    /// Returns the start of a report's period: the last report of the same process, else the start of the
+    /// counters. `None` if that is unknown; the report then only sets the base.
     pub(super) fn counted_from(
         &self,
         now: Duration,
@@ -236,13 +236,12 @@ impl Instance {
         self.routes.len() < limit || self.routes.contains_key(route)
     }
 
-    /// True if the totals of a route are less than they were.
+    /// True if the totals of a route fell.
     pub(super) fn fell(&self, route: &Route, totals: &Totals) -> bool {
         self.routes.get(route).is_some_and(|before| !totals.counts.covers(&before.totals.counts))
     }
 
-    /// Moves a route on to what is reported of it; answers what that adds. Totals that fell are those of a
-    /// process that began anew.
+    /// Stores the totals of a route; returns their increase. Lower totals mean that the process restarted.
     pub(super) fn advance(&mut self, route: &Route, reported: LastReport, countable: bool) -> Option<Totals> {
         let totals = &reported.totals;
         let added = match self.routes.get(route) {
@@ -254,32 +253,32 @@ impl Instance {
         added
     }
 
-    /// Forgets the totals of the process before.
+    /// Drops the totals of the previous process.
     pub(super) fn begin_anew(&mut self) {
         self.routes = HashMap::new();
         self.served = HashMap::new();
         self.endpoints.forget();
     }
 
-    /// All its totals, as of its last report.
+    /// Returns all totals, as of the last report.
     pub(super) fn told(&self) -> (Vec<v1::RouteReport>, Vec<v1::ServedReport>) {
         let routes = self.routes.iter().map(|(route, reported)| reported.told(route));
         let served = self.served.iter().map(|(method, served)| served.told(method));
         (routes.collect(), served.collect())
     }
 
-    /// When its counters began, where that is known.
+    /// The start of the counters, if known.
     pub(super) fn start(&self) -> Option<Duration> {
         self.origins.start()
     }
 
-    /// How many bytes its totals take.
+    /// The memory of the totals in bytes.
     pub(super) fn bytes(&self) -> usize {
         let routes: usize = self.routes.values().map(LastReport::bytes).sum();
         routes + self.served.len() * SERVED_BYTES + self.endpoints.bytes()
     }
 
-    /// Notes a report and whether totals in it fell.
+    /// Records a report, and whether totals in it fell.
     pub(super) fn reported(
         &mut self,
         now: Duration,
@@ -298,7 +297,7 @@ impl Instance {
         self.last_report = self.last_report.max(Some(now));
     }
 
-    /// True if a report that comes now is a further part of the last one.
+    /// True if a report at this time is a further part of the last one.
     fn continues(&self, now: Duration) -> bool {
         self.last_report.is_some_and(|last| now.saturating_sub(last) < SAME_REPORT_WITHIN)
     }

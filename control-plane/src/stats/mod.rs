@@ -1,12 +1,12 @@
-//! Figures per route, summed from what the services report.
+//! Statistics per route, summed from the reports of clients.
 //!
-//! A report carries totals since its process started. The difference to the last report of the same process is
-//! spread evenly over the time between the two and put into the route's window; so a lost report loses nothing,
-//! a repeated one adds nothing, and a process that restarts begins again at 0. The window that
-//! is read ends where every connected process of the route has reported, and is as long as whoever reads wants it.
+//! A report carries totals since its process started. The difference to the last report of the same process
+//! is spread evenly over the time between the two and added to the route's window; so a lost report loses
+//! nothing, a duplicate adds nothing, and a restarted process begins again at 0. The window ends when every
+//! connected process of the route has reported; readers choose its length.
 //!
-//! Error share = calls with another ending than `ok...` and `cancelled` / calls, whether the
-//! ending was real or what would have been. Amplification = attempts / calls.
+//! Error share = calls with another fate than `ok...` and `cancelled` / calls, real or in observe.
+//! Amplification = attempts / calls.
 
 pub(crate) mod counters;
 pub(crate) mod coverage;
@@ -53,27 +53,27 @@ use crate::stats::summary::SummaryCache;
 use crate::stats::timeline::Timeline;
 use crate::stats::window::Window;
 
-/// A process that left keeps its totals this long, in case it comes back.
+/// A disconnected process keeps its totals for this time.
 const FORGET_GONE_AFTER: Duration = Duration::from_secs(600);
-/// A route without calls is no longer shown after this.
+/// A route without calls is hidden after this time.
 const FORGET_IDLE_AFTER: Duration = Duration::from_secs(3600);
 /// Longer than any process runs: ten years.
 const LONG_AGO: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const TIDY_EVERY: Duration = Duration::from_secs(30);
-/// The most routes taken from one process: those that SDKs tell apart, and the rest of as many callees.
+/// The most routes of one process: those that SDKs distinguish, and the rest of as many callees.
 const MAX_ROUTES_PER_INSTANCE: usize = 2 * MAX_ROUTES;
-/// The most processes whose totals are kept.
+/// The most processes with totals.
 const MAX_INSTANCES: usize = 50_000;
-/// Of the bytes for all figures, eighths: the totals of all processes, the windows of all routes, and calls that are
-/// kept one by one. A usual route of a process takes 640 bytes of totals (ten counters and twenty buckets), its window
-/// 6 KiB. What does not fit is left out and counted.
+/// The memory for all statistics, in eighths: the totals of all processes, the windows of all routes, and
+/// failed calls. A usual route of a process takes 640 bytes of totals (ten counters and twenty buckets), its
+/// window 6 KiB. Data beyond a limit are dropped and counted.
 const TOTALS_PART: usize = 4;
 const WINDOWS_PART: usize = 3;
 const FAILURES_PART: usize = 1;
-/// With less than this part of it left, totals of processes that left make room.
+/// Below this free part, totals of disconnected processes are dropped.
 const SCARCE_PART: usize = 10;
 const MAKE_ROOM_EVERY: Duration = Duration::from_secs(1);
-/// No report is taken for older than this.
+/// The longest period of a report.
 const OLDEST_REPORT: Duration = Duration::from_secs(600);
 
 /// A route as reported.
@@ -86,13 +86,13 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// The engine's key; none for the sum of the routes that are not counted one by one.
+    /// Returns the engine's key; `None` for the sum of the other routes.
     pub(crate) fn key(&self) -> Option<RouteKey> {
         RouteKey::new(&self.caller_service, &self.caller_cluster, &self.callee_service, &self.callee_method)
             .ok()
     }
 
-    /// In the place of all routes that are not told one by one.
+    /// Returns the route that stands for all routes that are not listed.
     pub(crate) fn others() -> Self {
         let [caller_service, caller_cluster, callee_service, callee_method] =
             [OTHER_METHOD; 4].map(Arc::from);
@@ -108,7 +108,7 @@ impl Route {
         }
     }
 
-    /// The route of this key, which is known or could be.
+    /// Returns the route of this key, known or not.
     pub(crate) fn read(wire: &v1::RouteKey) -> Result<Self, Faults> {
         let v1::RouteKey { caller_service, caller_cluster, callee_service, callee_method } = wire;
         let mut faults = Faults::none();
@@ -128,7 +128,7 @@ impl Route {
     }
 }
 
-/// What clients of this server counted of one route; never falls while the route is known.
+/// The counts of one route by clients of this server; they never fall while the route is known.
 pub(crate) struct RouteCounters {
     pub(crate) route: Route,
     counts: SparseCounters,
@@ -167,7 +167,7 @@ impl RouteCounters {
         crate::stats::counters::endings(&self.counts)
     }
 
-    /// Attempts that ended with each code.
+    /// Attempts by code.
     pub(crate) fn codes(&self) -> impl Iterator<Item = (Code, u64)> {
         Code::ALL
             .into_iter()
@@ -186,7 +186,7 @@ pub(crate) struct Stats {
     memo: Mutex<HashMap<RateWindow, SummaryCache>>,
 }
 
-/// What is known of processes and routes.
+/// The known processes and routes.
 #[derive(Default)]
 struct StatsState {
     instances: HashMap<InstanceId, Instance>,
@@ -199,20 +199,20 @@ struct StatsState {
     totals_of: Shares,
     /// Bytes of the windows of all routes.
     windows_of: Shares,
-    /// Bytes of the calls that are kept one by one.
+    /// Bytes of failed calls.
     failures_of: Shares,
     tidied: Duration,
     made_room: Duration,
 }
 
-/// What is known of one route.
+/// The data of one route.
 pub(crate) struct RouteRecord {
     key: Option<Arc<RouteKey>>,
     window: Window,
-    /// What the window is counted with.
+    /// The bytes counted for the window.
     window_bytes: usize,
     past: Timeline,
-    /// All that clients of this server counted since it first heard of the route; never falls.
+    /// The total by clients of this server since the route became known; never falls.
     counted: SparseCounters,
     failures: Failures,
     active: Duration,
@@ -239,21 +239,21 @@ impl Stats {
         self.books.lock().expect("no holder of the lock panics")
     }
 
-    /// The time on a clock that was already running when the oldest process began: what it counted before these
-    /// statistics did has its place in the past, and is not taken for what happened since.
+    /// Returns the time on a clock that began before the oldest process, so that counts from before these
+    /// statistics have a time in the past.
     fn now(&self) -> Duration {
         LONG_AGO + self.start.elapsed()
     }
 
-    /// Takes a report; answers how many of its parts were left out.
+    /// Adds a report; returns the number of dropped parts.
     pub(crate) fn report(&self, session: &ClientSession, report: &v1::Report) -> u64 {
         self.report_of(session, report, Duration::ZERO)
     }
 
-    /// Takes a report that came so long ago, perhaps to another replica; answers how many of its parts were left out.
+    /// Adds a report that arrived earlier, perhaps at another replica; returns the number of dropped parts.
     ///
-    /// What comes by a stream that its process has left for another one may be older than what is known already: there
-    /// only what rises counts, and nothing that fell is held against the process.
+    /// A report on a stream that its process has left may be out of date: only rising totals count, and lower
+    /// ones are not counted as evidence against the process.
     pub(crate) fn report_of(&self, session: &ClientSession, report: &v1::Report, age: Duration) -> u64 {
         let now = self.now();
         let at = now.saturating_sub(age.min(OLDEST_REPORT));
@@ -263,7 +263,7 @@ impl Stats {
         let mut books = self.books();
         let books = &mut *books;
         let [for_totals, for_windows, for_failures] = self.most();
-        // What a service takes alone is half of all.
+        // A service alone gets half of all.
         if books.totals_of.room(&session.class.service, for_totals) < for_totals / SCARCE_PART {
             books.make_room(now);
         }
@@ -322,7 +322,7 @@ impl Stats {
         for part in &report.served {
             left_out += u64::from(!books.served.report(part, &mut by, self.max_routes));
         }
-        // Of a stream that is left they are those of before.
+        // Of an abandoned stream they are out of date.
         if !is_left {
             let endpoints = instance.endpoints_mut();
             left_out +=
@@ -340,7 +340,7 @@ impl Stats {
         left_out
     }
 
-    /// The instance ids that several connected processes report under, as service and instance.
+    /// Returns the instance ids that several connected processes share, as service and instance.
     pub(crate) fn shared_ids(&self) -> Vec<(String, String)> {
         let now = self.now();
         let books = self.books();
@@ -348,7 +348,7 @@ impl Stats {
         shared.map(|(id, _)| (id.service.clone(), id.instance.clone())).collect()
     }
 
-    /// Routes, and what clients of this server counted since it first heard of them, for Prometheus.
+    /// Returns routes with their totals by clients of this server, for Prometheus.
     pub(crate) fn counted(&self) -> Vec<RouteCounters> {
         let books = self.books();
         let counted = |(route, book): (&Route, &RouteRecord)| RouteCounters {
@@ -358,12 +358,12 @@ impl Stats {
         books.routes.iter().map(counted).collect()
     }
 
-    /// What clients of this server serve since it first heard of it, for Prometheus.
+    /// Returns served methods with their totals by clients of this server, for Prometheus.
     pub(crate) fn served(&self) -> Vec<(Arc<str>, Arc<str>, ServedCounters)> {
         self.books().served()
     }
 
-    /// The latest calls of a route that did not end well, the latest first.
+    /// Returns the latest failed calls of a route, the latest first.
     pub(crate) fn failures(&self, route: &Route) -> Vec<v1::RouteFailure> {
         self.books().routes.get(route).map(|book| book.failures.wire(route)).unwrap_or_default()
     }
@@ -387,7 +387,7 @@ fn check_callee(service: &str, method: &str, faults: &mut Faults) {
 }
 
 impl StatsState {
-    /// Forgets what has been gone or idle for long.
+    /// Drops processes and routes that have been gone or idle for long.
     fn tidy(&mut self, now: Duration) {
         if now.saturating_sub(self.tidied) < TIDY_EVERY {
             return;
@@ -408,7 +408,7 @@ impl StatsState {
         self.hearing.tidy(now);
     }
 
-    /// Forgets the processes that left, so that those that are there find room.
+    /// Drops disconnected processes, to make room for connected ones.
     fn make_room(&mut self, now: Duration) {
         if now.saturating_sub(self.made_room) >= MAKE_ROOM_EVERY {
             self.made_room = now;

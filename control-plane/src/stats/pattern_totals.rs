@@ -1,4 +1,4 @@
-//! What the routes of a pattern measured: for proposals, which need many calls more than they need the last seconds.
+//! Measured totals of the routes of a pattern, for proposals, which need many calls more than recent ones.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -12,20 +12,20 @@ use crate::stats::rate_window::RateWindow;
 use crate::stats::window::WindowSums;
 use crate::stats::{Route, RouteRecord, Stats};
 
-/// From so many calls on the last minute says enough by itself.
+/// The last minute is used alone from this number of calls on.
 const ENOUGH_CALLS: u64 = 1000;
-/// How many routes or processes are looked at while reports wait.
+/// The number of routes or processes visited per lock of the statistics.
 const PART: usize = 16;
 
-/// All routes of a pattern together.
+/// The sum of all routes of a pattern.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PatternTotals {
     pub(crate) routes: usize,
-    /// Calls whose latency is known.
+    /// Calls with a known latency.
     pub(crate) calls: u64,
     latency: Vec<(usize, u64)>,
     codes: BTreeMap<Code, u64>,
-    /// Of the last minute; else since the processes started.
+    /// True for the last minute; false for the time since the processes started.
     pub(crate) lately: bool,
 }
 
@@ -35,22 +35,21 @@ impl PatternTotals {
         Self { calls: sum(of), latency, ..self }
     }
 
-    /// What this share of the calls did not exceed, in ten-thousandths, where so many are known that at least
-    /// ten lie beyond.
+    /// Returns the latency quantile, in ten-thousandths, if at least ten calls are known to lie beyond it.
     pub(crate) fn quantile(&self, share_bp: u32) -> Option<Duration> {
         let beyond = u128::from(self.calls) * u128::from(10_000_u32.saturating_sub(share_bp)) / 10_000;
         if beyond >= 10 { latency::quantile(self.latency.iter().copied(), share_bp) } else { None }
     }
 
-    /// The codes that attempts failed with, each with its share of all of them. One that was cut off says nothing about
-    /// the callee.
+    /// Returns the codes of failed attempts with their shares. Cancelled attempts are not evidence about the
+    /// callee.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (Code, Ratio)> {
         let says = |code: &Code| !matches!(code, Code::Ok | Code::Cancelled);
         let share = |code| Ratio::from_bp((self.share(code) * f64::from(Ratio::ONE.bp())) as u32);
         self.codes.keys().copied().filter(says).map(move |code| (code, share(code)))
     }
 
-    /// The share of the attempts that ended with this code.
+    /// Returns the share of the attempts that ended with this code.
     pub(crate) fn share(&self, code: Code) -> f64 {
         let all: f64 = self.codes.values().map(|count| *count as f64).sum();
         let these = self.codes.get(&code).copied().unwrap_or_default();
@@ -60,7 +59,7 @@ impl PatternTotals {
 
 #[cfg(test)]
 impl PatternTotals {
-    /// Calls of one route that took so long.
+    /// Calls of one route with this latency.
     pub(crate) fn drawn(calls: &[(Duration, u64)]) -> Self {
         let latency = calls.iter().map(|(took, n)| (latency::bucket_of(*took), *n)).collect();
         let calls = calls.iter().map(|(_, n)| n).sum();
@@ -69,8 +68,8 @@ impl PatternTotals {
 }
 
 impl Stats {
-    /// What the routes of a pattern measured: in the last minute where that is enough, else since their processes
-    /// started. Reports are taken between its parts.
+    /// Returns the totals of a pattern: of the last minute if that is enough, else since the processes
+    /// started. The lock is released between parts.
     pub(crate) fn measured(&self, pattern: &Pattern) -> PatternTotals {
         self.measured_in_parts(pattern, std::thread::yield_now)
     }
@@ -91,7 +90,7 @@ impl Stats {
         PatternTotals { lately: false, codes, ..lately }.with_latency(&all)
     }
 
-    /// Of the last minute, with the latency apart.
+    /// Returns the counts of the last minute, and its latency apart.
     fn measured_lately(
         &self,
         routes: &[Route],

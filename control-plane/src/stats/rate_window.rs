@@ -1,4 +1,4 @@
-//! Over how long rates are taken, as whoever asks may choose it.
+//! The window lengths of rates that a request may choose.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use damper_proto::convert;
 
 use crate::state::error::ApiError;
 
-/// A window of rates. Few lengths, so that rows are made once for all who ask for the same.
+/// A window of rates. Few lengths, so that rows are shared by all readers of the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum RateWindow {
-    /// Of one route only, whose processes report that often while it is watched.
+    /// For one route only, whose processes report that often while it is watched.
     Second,
     FiveSeconds,
     #[default]
@@ -28,12 +28,12 @@ impl RateWindow {
         })
     }
 
-    /// The window of a request about any number of routes.
+    /// Reads the window of a request about any number of routes.
     pub(crate) fn read(field: &str, wire: Option<prost_types::Duration>) -> Result<Self, ApiError> {
         Self::choose(field, wire, &[Self::FiveSeconds, Self::TenSeconds, Self::Minute], "5s, 10s or 60s")
     }
 
-    /// The window of a request about one route.
+    /// Reads the window of a request about one route.
     pub(crate) fn read_of_one(field: &str, wire: Option<prost_types::Duration>) -> Result<Self, ApiError> {
         let all = [Self::Second, Self::FiveSeconds, Self::TenSeconds, Self::Minute];
         Self::choose(field, wire, &all, "1s, 5s, 10s or 60s")

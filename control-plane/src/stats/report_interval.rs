@@ -1,8 +1,8 @@
-//! How often clients report, by who watches what.
+//! The report interval of clients, by the statistics that are watched.
 //!
-//! While anybody watches everything all clients report often; while somebody watches one route only those do that
-//! can report it, the processes of its caller. The pace is told to every stream, which picks what concerns its own
-//! client. It goes by who watches here and by what other replicas say is watched there; they are told only of here.
+//! While all statistics are watched, all clients report often. While one route is watched, only the processes
+//! of its caller do. The interval is sent to every stream, which selects the value for its client. It depends
+//! on the watchers of this replica and of its peers; only the own ones are sent to peers.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use tokio::time::Instant;
 
 use crate::clients::group::ClientGroup;
 
-/// Of so many callers it is known at most that they are watched elsewhere; where there are more, everybody is.
+/// The most watched callers per peer; beyond it all clients report often.
 pub(crate) const MAX_CALLERS: usize = 1000;
 
 /// A service and its cluster.
 pub(crate) type CallerService = (Arc<str>, Arc<str>);
 
-/// How often clients report: at their leisure, or more often while somebody watches.
+/// The report intervals: normal, and while watched.
 #[derive(Clone, Debug)]
 pub(crate) struct ReportSchedule {
     usual: Duration,
     watched: Duration,
-    /// Since when anybody watches everything, wherever.
+    /// Since when all statistics are watched, on any replica.
     all_since: Instant,
-    /// How many watch everything here.
+    /// The number of watchers of all statistics here.
     pub(crate) all: usize,
-    /// How many watch a route of a caller here.
+    /// The number of watchers of a route here, by caller.
     pub(crate) callers: HashMap<CallerService, usize>,
-    /// What is watched at other replicas.
+    /// The watched statistics of peers.
     pub(crate) elsewhere: HashMap<Arc<str>, Elsewhere>,
 }
 
-/// What is watched at another replica.
+/// The watched statistics of a peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Elsewhere {
     pub(crate) all: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Elsewhere {
 }
 
 impl ReportSchedule {
-    /// Nobody watches.
+    /// Starts without watchers.
     pub(crate) fn new(usual: Duration, watched: Duration) -> Self {
         Self {
             usual,
@@ -54,24 +54,24 @@ impl ReportSchedule {
         }
     }
 
-    /// How often clients report of whom nothing more is known.
+    /// The interval of clients with an unknown caller.
     pub(crate) fn of_all(&self) -> Duration {
         if self.is_all_watched() { self.watched } else { self.usual }
     }
 
-    /// How often all of them have been reporting at least: whoever is told to report more often still lets the time
-    /// run out in which the next report was due.
+    /// Since when all clients have reported at this interval. A client that gets a shorter interval still
+    /// waits for its next report at the old one.
     pub(crate) fn kept(&self) -> Duration {
         let is_kept = self.all_since.elapsed() >= self.usual.mul_f64(1.25) + Duration::from_secs(1);
         if is_kept { self.of_all() } else { self.usual }
     }
 
-    /// How often they report while they are watched.
+    /// The interval while watched.
     pub(crate) fn watched(&self) -> Duration {
         self.watched
     }
 
-    /// How often the clients of a class report.
+    /// The interval of the clients of a group.
     pub(crate) fn of(&self, class: &ClientGroup) -> Duration {
         let is_theirs =
             |(service, cluster): &CallerService| **service == *class.service && **cluster == *class.cluster;
@@ -80,7 +80,7 @@ impl ReportSchedule {
         if is_watched { self.watched } else { self.of_all() }
     }
 
-    /// What is watched here, as other replicas are told.
+    /// The own watched statistics, as sent to peers.
     pub(crate) fn told(&self) -> v1::Watched {
         let caller = |(service, cluster): &CallerService| v1::WatchedCaller {
             service: service.to_string(),
@@ -100,7 +100,7 @@ impl ReportSchedule {
         self.all > 0 || self.elsewhere.values().any(|watched| watched.all)
     }
 
-    /// Changes who watches, and notes when the first began to watch everything.
+    /// Changes the watchers, and records when the first began to watch all statistics.
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut Self)) {
         let was_watched = self.is_all_watched();
         change(self);

@@ -1,37 +1,37 @@
-//! Whether a report is of the process whose totals are known.
+//! Detects restarts and shared instance ids in the reports of a process.
 //!
-//! An instance id names one process, but two may have been given the same, and what an old stream still delivers can
-//! arrive after the first report of its successor. Both look like totals that fell; taken for a restart, all that a
-//! process ever counted would be counted again with every report. A report says how long its counters have been
-//! counting, so the time at which they began is known, and with it: fallen totals of counters that began at the same
-//! time are out of date; a process that began after the last report is the next one; what began earlier and at another
-//! time is somebody else's. The process that reported first is believed until it falls silent.
+//! An instance id should be unique, but may be shared by mistake, and an old stream can still deliver a
+//! report after the first one of its successor. Both look like totals that fell; if taken for a restart, all
+//! calls of a process would be counted again with every report. A report contains the age of its counters, so
+//! their start is known. Lower totals with the same start are out of date. A start after the last report is a
+//! restart. An earlier, different start is another process with the same id. The process that reported first
+//! wins until it falls silent.
 
 use std::time::Duration;
 
-/// So far apart two reports of one process can put its start: a report is under way for a while, and clocks differ.
+/// The tolerance between the starts computed from two reports of one process, for latency and clocks.
 const SAME_START_WITHIN: Duration = Duration::from_secs(5);
-/// Whom only doubtful reports come from for so long, that is the process now.
+/// If only doubtful reports arrive for this time, their process becomes the current one.
 const BELIEVED_AFTER: Duration = Duration::from_secs(20);
-/// Once a late part is no sign of a second process; twice, with good reports in between, is.
+/// One late part is no evidence of a second process; two, with valid reports in between, are.
 const ENOUGH_DOUBTS: u32 = 2;
-/// An instance id that is shared is told for so long after the last sign of it.
+/// The time for which a shared instance id is listed after the last evidence.
 const TOLD_FOR: Duration = Duration::from_secs(120);
 
-/// Whose report it is.
+/// The process of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportOrigin {
-    /// It does not say how long its counters have been counting: totals that fell are a restart's.
+    /// The report has no age: lower totals mean a restart.
     Unknown,
     /// The process whose totals are known.
     Same,
-    /// The process that came after it.
+    /// The restarted process.
     Next,
-    /// Most likely another one that has the same name.
+    /// Most likely another process with the same name.
     Doubtful,
 }
 
-/// What is known of the processes behind one name.
+/// The known processes behind one name.
 #[derive(Debug, Default)]
 pub(crate) struct RestartTracker {
     start: Option<Duration>,
@@ -41,7 +41,7 @@ pub(crate) struct RestartTracker {
     doubted_at: Duration,
 }
 
-/// Reports that no sound one came after.
+/// Doubtful reports without a valid one after them.
 #[derive(Debug)]
 struct SuspectReports {
     since: Duration,
@@ -49,7 +49,7 @@ struct SuspectReports {
 }
 
 impl RestartTracker {
-    /// Whose report it is whose counters began at this time.
+    /// Identifies the process of a report by the start of its counters.
     pub(crate) fn of(&self, now: Duration, start: Option<Duration>) -> ReportOrigin {
         let (Some(start), Some(known)) = (start, self.start) else { return ReportOrigin::Unknown };
         let is_believed = |doubt: &SuspectReports| doubt.fell && doubt.has_lasted(now);
@@ -64,12 +64,12 @@ impl RestartTracker {
         }
     }
 
-    /// When the counters began, where that is known.
+    /// The start of the counters, if known.
     pub(crate) fn start(&self) -> Option<Duration> {
         self.start
     }
 
-    /// Notes a report, and whether totals in it fell; answers whether it was sound.
+    /// Records a report, and whether totals in it fell; returns whether it was valid.
     pub(crate) fn note(
         &mut self,
         now: Duration,
@@ -85,7 +85,7 @@ impl RestartTracker {
             }
             let doubt = self.doubt.get_or_insert(SuspectReports { since: now, fell });
             doubt.fell |= fell;
-            // A process that was suspended counts on, and its clock was late for ever after.
+            // A suspended process continues to count, with a clock that stays late.
             if doubt.fell || !doubt.has_lasted(now) {
                 return false;
             }

@@ -1,6 +1,7 @@
-//! What services serve, by method: first sends and repeats, by whoever repeats, and what the repeat limit sheds.
+//! Served requests by method: first attempts and retries by their source, and retries shed by the repeat
+//! limit.
 //!
-//! As with routes, reports carry totals and what is kept is their differences, so that the sums never fall while a
+//! As for routes, reports carry totals and their differences are summed, so that the sums never fall while a
 //! method is known.
 
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ use crate::stats::shares::Shares;
 use crate::stats::window::{Window, WindowSums};
 use crate::stats::{FORGET_IDLE_AFTER, MAX_ROUTES_PER_INSTANCE, StatsState};
 
-/// How many counts there are of one method.
+/// The number of counters per method.
 const COUNTERS: usize = 6;
 
 /// Requests of one method.
@@ -26,7 +27,7 @@ pub(crate) struct ServedCounters {
     pub(crate) damper_repeats: u64,
     pub(crate) grpc_repeats: u64,
     pub(crate) envoy_repeats: u64,
-    /// Of the repeats those that were refused, and those that would have been.
+    /// Retries that were rejected, and those that would have been.
     pub(crate) shed_repeats: u64,
     pub(crate) would_shed_repeats: u64,
 }
@@ -34,7 +35,7 @@ pub(crate) struct ServedCounters {
 /// A service and one of its methods.
 pub(crate) type Method = (Arc<str>, Arc<str>);
 
-/// All methods that services serve, by service and method.
+/// All served methods, by service and method.
 #[derive(Default)]
 pub(super) struct ServedBooks {
     methods: HashMap<Method, MethodRecord>,
@@ -48,22 +49,22 @@ struct MethodRecord {
     active: Duration,
 }
 
-/// One process's report about what it serves: whose it is, and the time that it covers.
+/// A report of one process about served requests: its process and its period.
 pub(super) struct ServedReport<'a> {
     pub(super) service: &'a Arc<str>,
-    /// The process's totals, as it last reported them.
+    /// The last reported totals of the process.
     pub(super) before: &'a mut HashMap<Arc<str>, ServedCounters>,
-    /// How many bytes there are left for the totals of all processes.
+    /// The memory left for the totals of all processes.
     pub(super) room: &'a mut usize,
-    /// Totals that fell are out of date, and not those of a process that began anew.
+    /// Lower totals are out of date; they do not mean a restart.
     pub(super) falls_are_late: bool,
-    /// Whether any fell.
+    /// Set if any total fell.
     pub(super) fell: &'a mut bool,
-    /// As of routes.
+    /// As for routes.
     pub(super) is_own: bool,
-    /// None for a process that is new and counted from here on only.
+    /// `None` for a new process, which is counted from here on.
     pub(super) from: Option<Duration>,
-    /// When it came, perhaps to another replica.
+    /// The time of arrival, perhaps at another replica.
     pub(super) at: Duration,
     pub(super) now: Duration,
 }
@@ -80,7 +81,7 @@ impl ServedCounters {
         }
     }
 
-    /// The counts that are not 0, by their place in a window.
+    /// Returns the counts above 0, by their index in a window.
     fn moved(self) -> Vec<(u8, u64)> {
         let Self {
             first_sends,
@@ -95,7 +96,7 @@ impl ServedCounters {
         (0..).zip(counts).filter(|(_, n)| *n > 0).collect()
     }
 
-    /// The difference to lesser counts; none where one of them is greater.
+    /// Returns the difference to lower counts; `None` if one of them is higher.
     pub(super) fn less(self, before: Self) -> Option<Self> {
         self.with(before, u64::checked_sub)
     }
@@ -104,7 +105,7 @@ impl ServedCounters {
         self.with(more, |a, b| Some(a.saturating_add(b))).unwrap_or(self)
     }
 
-    /// Joins two sets of counts; none where that is not possible for one of them.
+    /// Combines two sets of counts; `None` if that fails for one of them.
     fn with(self, other: Self, join: fn(u64, u64) -> Option<u64>) -> Option<Self> {
         Some(Self {
             first_sends: join(self.first_sends, other.first_sends)?,
@@ -118,7 +119,7 @@ impl ServedCounters {
 }
 
 impl ServedBooks {
-    /// Adds what a report says of one method; false where it was left out.
+    /// Adds the report of one method; false if it was dropped.
     pub(super) fn report(
         &mut self,
         part: &v1::ServedReport,
@@ -136,7 +137,7 @@ impl ServedBooks {
         }
         let totals = ServedCounters::read(part);
         let more = match by.before.get(&key.1) {
-            // Totals that fell are those of a process that began anew.
+            // Lower totals mean that the process restarted.
             Some(before) => match totals.less(*before) {
                 None if by.falls_are_late => {
                     *by.fell = true;
@@ -173,7 +174,7 @@ impl ServedBooks {
         self.methods.keys()
     }
 
-    /// What is served, over a window that ends at the time told for each method.
+    /// Returns the rates of a method in a window; `None` if the method is unknown.
     pub(super) fn rates(&self, method: &Method, end: Duration, length: Duration) -> Option<v1::ServedRates> {
         let (sums, seconds): (WindowSums<COUNTERS>, f64) = self.methods.get(method)?.window.sums(end, length);
         Some(v1::ServedRates {
@@ -194,7 +195,7 @@ impl ServedBooks {
 }
 
 impl StatsState {
-    /// Every method that is served, by service and method.
+    /// Returns all served methods, by service and method.
     pub(super) fn served(&self) -> Vec<(Arc<str>, Arc<str>, ServedCounters)> {
         let methods = &self.served.methods;
         methods.iter().map(|((service, method), book)| (service.clone(), method.clone(), book.sum)).collect()

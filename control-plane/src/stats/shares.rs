@@ -1,13 +1,13 @@
-//! What each service takes of something that all of them share.
+//! Fair shares of a resource among services.
 //!
-//! A service may take no more than it leaves to the others: one alone half of it, the next half of the rest, and so on.
-//! So a service that takes all it can leaves room for each that follows, and n services that need the same have
-//! n / (n + 1) of it.
+//! A service may take no more than it leaves to the others: alone half of it, the next one half of the rest,
+//! and so on. So each service leaves room for the next, and n services with equal needs have n / (n + 1) of
+//! it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How much is taken, by service.
+/// The amount taken, by service.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     all: usize,
@@ -15,7 +15,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// How much more a service may take if there is this much for all.
+    /// Returns how much more a service may take if this much is left.
     pub(crate) fn room(&self, service: &str, most: usize) -> usize {
         let own = self.of.get(service).copied().unwrap_or_default();
         most.saturating_sub(self.all).saturating_sub(own) / 2
@@ -43,7 +43,7 @@ impl Shares {
         self.all
     }
 
-    /// What all services take together.
+    /// The amount taken by all services.
     pub(crate) fn of<'a>(taken: impl Iterator<Item = (&'a Arc<str>, usize)>) -> Self {
         let mut shares = Self::default();
         taken.for_each(|(service, n)| shares.take(service, n));

@@ -1,4 +1,4 @@
-//! The figures as they are shown: one row per route, made at most a few times a second for all who ask.
+//! Summaries of routes: one row per route, computed a few times a second at most for all readers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,43 +16,43 @@ use crate::stats::served::Method;
 use crate::stats::window::{MAX_LAG, WindowSums};
 use crate::stats::{Route, RouteRecord, Stats, StatsState};
 
-/// Rows are shared by all who ask within this time.
+/// Rows are shared by all readers within this time.
 const FRESH_FOR: Duration = Duration::from_millis(200);
-/// So many calls in the window make a share of them mean something.
+/// The fewest calls in the window for a meaningful share.
 pub(crate) const ENOUGH_CALLS: f64 = 20.0;
-/// A kill is on its way to processes for so long, and what was being sent then is counted after it.
+/// The delivery time of a kill; attempts in flight are counted after it.
 const KILL_ARRIVES_WITHIN: Duration = Duration::from_secs(2);
-/// Below this share of calls within requests a chain is not whole: flags are lost on the way.
+/// Below this share of calls within requests a chain is incomplete: flags are lost on the way.
 pub(crate) const WHOLE_COVERAGE: f64 = 0.99;
 
-/// One route and its figures.
+/// One route and its statistics.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RouteSummary {
     pub(crate) route: Route,
     pub(crate) stats: v1::RouteStats,
 }
 
-/// The rows made last.
+/// The last computed rows.
 pub(crate) struct SummaryCache {
     at: Duration,
     table: Arc<Snapshot>,
     rows: Arc<[Arc<RouteSummary>]>,
 }
 
-/// What the processes of one route come to.
+/// The sums over the processes of one route.
 #[derive(Default)]
 struct GateTotals {
     connected: u32,
-    /// Up to when all connected processes have reported.
+    /// The time up to which all connected processes have reported.
     reported: Option<Duration>,
     totals: SparseCounters,
-    /// Those of processes that serve, too.
+    /// Including processes with a server layer.
     serving_calls: u64,
     no_context_calls: u64,
     gates: Gates,
 }
 
-/// At how many processes the rule's gates are closed, and the breakers' windows together.
+/// The number of processes with closed gates, and the sums of the breakers' windows.
 #[derive(Default)]
 struct Gates {
     breaker_refuses: u32,
@@ -62,17 +62,17 @@ struct Gates {
     window_successes: u64,
 }
 
-/// When and over how long figures are taken.
+/// The end and the length of a window.
 #[derive(Clone, Copy)]
 struct SampleTime {
     now: Duration,
     over: RateWindow,
-    /// Up to here every process that lives has reported.
+    /// All live processes have reported up to here.
     settled: Duration,
 }
 
 impl Stats {
-    /// All routes in the order of their names, with the rules of this table.
+    /// Returns all routes in the order of their names, with the rules of this snapshot.
     pub(crate) fn rows_over(&self, over: RateWindow, table: &Arc<Snapshot>) -> Arc<[Arc<RouteSummary>]> {
         let now = self.now();
         let mut memo = self.memo.lock().expect("no holder of the lock panics");
@@ -87,8 +87,8 @@ impl Stats {
         rows
     }
 
-    /// One route that somebody has watched for some time: its processes have been told to report as often as
-    /// they can, and do so once their last usual report is out.
+    /// Returns one route that has been watched for some time, so that its processes report at the shortest
+    /// interval.
     pub(crate) fn row(
         &self,
         route: &Route,
@@ -115,7 +115,7 @@ impl Stats {
         Some(RouteSummary { route: route.clone(), stats })
     }
 
-    /// What services serve, whoever calls them.
+    /// Returns the rates of served requests, from any caller.
     pub(crate) fn served_rates(&self, over: RateWindow) -> Vec<(Method, v1::ServedRates)> {
         let now = self.now();
         let settled = now.saturating_sub(lag(self.pace.borrow().kept()));
@@ -151,7 +151,7 @@ impl Stats {
     }
 }
 
-/// How late a report can be that is told so often.
+/// The longest delay of a report at this interval.
 pub(crate) fn lag(interval: Duration) -> Duration {
     (interval.mul_f64(1.25) + Duration::from_secs(1)).min(MAX_LAG)
 }
@@ -171,7 +171,7 @@ impl StatsState {
         all
     }
 
-    /// Up to when all connected processes have reported that serve a method.
+    /// The time up to which all connected processes that serve a method have reported.
     fn ends_of_served(&self) -> HashMap<Method, Duration> {
         let mut ends: HashMap<Method, Duration> = HashMap::new();
         for instance in self.instances.values().filter(|instance| instance.is_connected()) {
@@ -197,7 +197,7 @@ impl StatsState {
 }
 
 impl GateTotals {
-    /// Adds what one process says of the route.
+    /// Adds the data of one process.
     fn take(&mut self, instance: &Instance, LastReport { totals, state }: &LastReport) {
         self.totals.add_all(&totals.counts);
         if instance.serves() {
@@ -207,7 +207,7 @@ impl GateTotals {
         }
         if instance.is_connected() {
             self.connected += 1;
-            // A process whose routes are known has reported.
+            // A process with known routes has reported.
             let reported = instance.last_report().unwrap_or_default();
             self.reported = Some(self.reported.map_or(reported, |others| others.min(reported)));
             if let Some(state) = state {
@@ -229,7 +229,7 @@ impl Gates {
 }
 
 impl RouteRecord {
-    /// The figures up to the time when all have reported, but at least to what is settled.
+    /// Returns the statistics up to the time when all have reported, but at least to the settled time.
     fn stats(
         &self,
         route: &Route,
@@ -296,21 +296,21 @@ impl RouteRecord {
 }
 
 impl RouteRecord {
-    /// True if a kill is in force. It is told from the table and not from the reports, which are seconds behind it;
-    /// who does not obey is told with the clients.
+    /// True if a kill is in force. Read from the snapshot, because reports are seconds behind; clients that
+    /// do not apply it are listed with the clients.
     fn is_killed(&self, table: &Snapshot) -> bool {
         self.key.as_ref().is_some_and(|key| table.kills().of_route(key, SystemTime::now()).is_some())
     }
 
-    /// The kill that stops the route and that figures which begin so long ago can not show yet.
+    /// Returns the kill that stops the route and that rates of this window cannot show yet.
     fn awaited_kill(&self, table: &Snapshot, begun: Duration) -> Option<v1::Pattern> {
         let now = SystemTime::now();
         let kill = table.kills().first_of_route(self.key.as_ref()?, now)?;
         (kill.age(now) < begun + KILL_ARRIVES_WITHIN).then(|| kill.kill.pattern().into())
     }
 
-    /// The share of the last minute's calls that belong to a request, where the caller serves requests; else there
-    /// is no gap. With few calls in that minute it is that of all calls: one alone says nothing of the next ones.
+    /// Returns the share of the last minute's calls that belong to a request, if the caller serves requests;
+    /// else 1. With few calls in that minute it is the share of all calls.
     fn coverage(&self, sources: &GateTotals, end: Duration) -> f64 {
         let calls = sources.totals.count(counters::CALLS) as f64;
         let serving = sources.serving_calls as f64;
@@ -318,7 +318,8 @@ impl RouteRecord {
             return 1.0;
         }
         let (lately, _): (WindowSums<COUNTERS>, f64) = self.window.sums(end, RateWindow::Minute.length());
-        // The window does not tell processes apart; those that do not serve have no calls outside of requests.
+        // The window does not distinguish processes; those that do not serve have no calls outside of
+        // requests.
         let of_serving = lately.of(counters::CALLS) * serving / calls;
         let (without, of) = if of_serving >= ENOUGH_CALLS {
             (lately.of(counters::NO_CONTEXT_CALLS), of_serving)

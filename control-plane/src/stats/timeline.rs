@@ -1,9 +1,9 @@
-//! What was in the last quarter of an hour, in spans of ten seconds: for whoever begins to look after something began.
+//! The last 15 minutes in spans of ten seconds, for operators who look after an incident began.
 //!
-//! The window has the latest two minutes counter by counter; what leaves it is kept here as the few figures that are
-//! drawn, 32 bytes a span in which anything was counted and nothing for others: a route that is always busy takes
-//! 2.5 KiB, an idle one none. A span is told once every process has had the time to report it, and left out where
-//! nobody was heard that could have.
+//! The window has the latest two minutes, counter by counter. Older data are kept here as the few values of
+//! the chart: 32 bytes per span with calls, so a busy route takes 2.5 KiB and an idle one nothing. A span is
+//! returned once every process has had the time to report it, and omitted if no process was connected that
+//! could have.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -17,24 +17,24 @@ use crate::stats::summary::lag;
 use crate::stats::window::{CounterDeltas, JOINED, MAX_LAG};
 use crate::stats::{Route, RouteRecord, Stats};
 
-/// How long a span is: as long as what a window joins.
+/// The length of a span: as in a window's joined slots.
 pub(crate) const SPAN: Duration = Duration::from_secs(JOINED as u64);
-/// How far back the past reaches.
+/// The reach of the timeline.
 pub(crate) const KEPT: Duration = Duration::from_secs(15 * 60);
-/// So many spans the latest one that is told can lie back.
+/// The most spans between the latest one returned and now.
 const LATEST: u32 = 1 + (MAX_LAG.as_secs() / SPAN.as_secs()) as u32;
 const SPANS: u32 = (KEPT.as_secs() / SPAN.as_secs()) as u32;
 
-/// The spans of one route that its window does not reach any more and in which anything was counted, the oldest first.
+/// The spans of one route that have left its window, with calls, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline(Vec<(Number, SpanTotals)>);
 
-/// Which span: how many go before it on the clock of the statistics.
+/// The number of a span since the start of the statistics' clock.
 type Number = u32;
 
 type Spans = BTreeMap<Number, SpanTotals>;
 
-/// How many there were in a span, and how long calls took in microseconds; 0 = no calls.
+/// Counts of a span, and latencies in microseconds; 0 = no calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SpanTotals {
     calls: f32,
@@ -53,7 +53,7 @@ impl Timeline {
         self.0.push((number(start), SpanTotals::of(counts).with_latency(latency)));
     }
 
-    /// Drops what is too old.
+    /// Drops old spans.
     pub(crate) fn forget(&mut self, now: Duration) {
         let oldest = at(now).saturating_sub(SPANS + LATEST);
         let old = self.0.partition_point(|(number, _)| *number < oldest);
@@ -69,12 +69,12 @@ impl Timeline {
     }
 }
 
-/// The span that a time lies in.
+/// Returns the span of a time.
 fn at(time: Duration) -> Number {
     Number::try_from(time.as_secs() / SPAN.as_secs()).unwrap_or(Number::MAX)
 }
 
-/// The span that begins at a second.
+/// Returns the span that begins at a second.
 fn number(second: i64) -> Number {
     Number::try_from(second.div_euclid(JOINED)).unwrap_or(0)
 }
@@ -134,7 +134,7 @@ impl SpanTotals {
 }
 
 impl RouteRecord {
-    /// Moves what the window does not reach any more into the past, and drops what is too old for that.
+    /// Moves data that left the window into the timeline, and drops old data.
     pub(crate) fn forget(&mut self, now: Duration) {
         let past = &mut self.past;
         self.window.forget(now, |start, counts, latency| past.keep(start, counts, latency));
@@ -149,7 +149,7 @@ impl RouteRecord {
         }
     }
 
-    /// The spans of the route alone, with its latencies.
+    /// Returns the spans of one route, with latencies.
     fn spans(&self) -> Spans {
         let mut spans = Spans::new();
         self.add_to(&mut spans);
@@ -171,7 +171,7 @@ impl RouteRecord {
 }
 
 impl Stats {
-    /// What was, of one route; nothing of one that is not known.
+    /// Returns the timeline of one route; empty if it is unknown.
     pub(crate) fn past_of(&self, route: &Route) -> Vec<v1::Past> {
         let books = self.books();
         let caller = (route.caller_service.clone(), route.caller_cluster.clone());
@@ -181,7 +181,7 @@ impl Stats {
         self.past(heard, &book.spans())
     }
 
-    /// What was, of all routes together, without latencies.
+    /// Returns the timeline of all routes together, without latencies.
     pub(crate) fn past_of_all(&self) -> Vec<v1::Past> {
         let books = self.books();
         let mut spans = Spans::new();
@@ -189,7 +189,7 @@ impl Stats {
         self.past(books.hearing.of_all(), &spans)
     }
 
-    /// The spans that are over and that somebody was heard in.
+    /// Returns the ended spans in which a process was connected.
     fn past(&self, heard: &CoveredSpans, spans: &Spans) -> Vec<v1::Past> {
         let (now, wall) = (self.now(), SystemTime::now());
         let settled = now.saturating_sub(lag(self.pace.borrow().kept()));

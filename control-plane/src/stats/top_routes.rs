@@ -1,8 +1,8 @@
-//! Which routes and served methods are told one by one where there is a limit, and the sum of the others.
+//! The busiest routes and served methods, listed one by one up to a limit, and the sum of the others.
 //!
-//! Those with the most calls so far are told, because that order changes least. The sum of the others grows by what
-//! each of them adds while it is among them, so that it never falls: a route that moves from one to the other keeps
-//! rates right on both sides.
+//! Sorted by total calls, because that order changes least. The sum of the others grows by the increase of
+//! each of them while it is not listed, so it never falls: a route that moves from one to the other keeps
+//! both rates correct.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -15,21 +15,21 @@ use crate::stats::{Route, RouteCounters, Stats};
 
 /// Counts that only grow.
 pub(crate) trait Counts: Clone + Default {
-    /// What the order goes by.
+    /// The sort key.
     fn calls(&self) -> u64;
-    /// What came on top of `before`; all of it where they began anew.
+    /// Returns the increase since `before`; all of it after a restart.
     fn on_top_of(&self, before: &Self) -> Self;
     fn add(&mut self, more: &Self);
 }
 
-/// What was told last, and the sum of what was not.
+/// The last listed counts, and the sum of the others.
 #[derive(Default)]
 pub(crate) struct TopRoutes {
     routes: Rest<Route, SparseCounters>,
     served: Rest<Method, ServedCounters>,
 }
 
-/// Those told one by one, and the sum of the others since there are any.
+/// The listed counts, and the sum of the others if there are any.
 pub(crate) struct TopWithRest<T, K> {
     pub(crate) each: Vec<T>,
     pub(crate) others: Option<K>,
@@ -47,7 +47,7 @@ impl<K, C> Default for Rest<K, C> {
 }
 
 impl<K: Clone + Eq + Hash + Ord, C: Counts> Rest<K, C> {
-    /// The busiest of all; the others go into the sum.
+    /// Lists the busiest; adds the others to the sum.
     fn tell(&mut self, mut all: Vec<(K, C)>, most: usize) -> TopWithRest<(K, C), C> {
         all.sort_by(|(a, x), (b, y)| (Reverse(x.calls()), a).cmp(&(Reverse(y.calls()), b)));
         let others = all.split_off(most.min(all.len()));
@@ -64,7 +64,7 @@ impl<K: Clone + Eq + Hash + Ord, C: Counts> Rest<K, C> {
 }
 
 impl TopRoutes {
-    /// The routes with the most calls so far, and the sum of the others; never falls.
+    /// Returns the routes with the most calls, and the sum of the others, which never falls.
     pub(crate) fn routes(&mut self, stats: &Stats, most: usize) -> TopWithRest<RouteCounters, RouteCounters> {
         let all =
             stats.counted().into_iter().map(|RouteCounters { route, counts }| (route, counts)).collect();
@@ -74,7 +74,7 @@ impl TopRoutes {
         TopWithRest { each: each.into_iter().map(counted).collect(), others }
     }
 
-    /// The served methods with the most requests so far, and the sum of the others; never falls.
+    /// Returns the served methods with the most requests, and the sum of the others, which never falls.
     pub(crate) fn served(
         &mut self,
         stats: &Stats,
@@ -86,7 +86,7 @@ impl TopRoutes {
 }
 
 impl<T, K> TopWithRest<T, K> {
-    /// What each of those is that are told one by one.
+    /// Returns the names of the listed ones.
     pub(crate) fn names<'a, N: Eq + Hash>(&'a self, name: impl Fn(&'a T) -> N) -> HashSet<N> {
         self.each.iter().map(name).collect()
     }
@@ -143,10 +143,10 @@ mod tests {
         };
         assert_eq!(tell(&[("a", 5), ("b", 9)]), (vec![("b", 9), ("a", 5)], None));
         assert_eq!(tell(&[("a", 5), ("b", 9), ("c", 3)]), (vec![("b", 9), ("a", 5)], Some(3)));
-        // c overtakes a: what a had is told already, and its later calls go into the sum.
+        // c overtakes a: the total of a was listed already, and its later calls are added to the sum.
         assert_eq!(tell(&[("a", 6), ("b", 9), ("c", 7)]), (vec![("b", 9), ("c", 7)], Some(4)));
         assert_eq!(tell(&[("a", 6), ("b", 9), ("c", 8)]), (vec![("b", 9), ("c", 8)], Some(4)));
-        // Forgotten, and known anew.
+        // Forgotten, and known again.
         assert_eq!(tell(&[("b", 9), ("c", 8)]), (vec![("b", 9), ("c", 8)], Some(4)));
         assert_eq!(tell(&[("a", 2), ("b", 9), ("c", 8)]), (vec![("b", 9), ("c", 8)], Some(6)));
         assert_eq!(tell(&[("a", 1), ("b", 9), ("c", 8)]), (vec![("b", 9), ("c", 8)], Some(7)));

@@ -1,11 +1,10 @@
-//! The last minute of one route, or of one method that is served.
+//! The last minute of one route or of one served method.
 //!
-//! What a report adds is spread over the seconds of the time it covers, so that a process that reports every
-//! five seconds looks as steady as it is. Each of the latest seconds has a slot; older ones are joined ten by
-//! ten, since only the window of a minute reaches back to them. A slot lists the counters that moved in it and
-//! nothing else: a busy route takes a few kilobytes, an idle one next to nothing. Latencies stay where their
-//! report arrived: that is the end of the time they are from, and a window of them ends where that of the
-//! counters does.
+//! A report is spread evenly over the seconds that it covers, so that a process that reports every five
+//! seconds looks steady. Each recent second has a slot; older ones are joined ten by ten, since only the
+//! window of a minute needs them. A slot lists only counters that changed: a busy route takes a few
+//! kilobytes, an idle one almost nothing. Latencies are kept at the arrival of their report, the end of their
+//! period, and a window of them ends with that of the counters.
 
 use std::time::Duration;
 
@@ -13,14 +12,14 @@ use damper_core::latency;
 
 use crate::stats::counters::SparseCounters;
 
-/// The longest time between the end of the window that is read and now.
+/// The longest time between the end of the window and now.
 pub(super) const MAX_LAG: Duration = Duration::from_secs(60);
 const LONGEST_SECONDS: i64 = 60;
-/// So far back it knows what was counted.
+/// The reach of the window.
 pub(super) const REACH: Duration = Duration::from_secs(LONGEST_SECONDS as u64 + MAX_LAG.as_secs());
-/// So long a second has a slot of its own: the windows of 10 s and less, and the usual lag.
+/// The time for which a second has its own slot: the windows up to 10 s, and the usual lag.
 const FINE_SECONDS: i64 = 20;
-/// How many older seconds share a slot.
+/// The number of older seconds per slot.
 pub(super) const JOINED: i64 = 10;
 
 /// Slots in the order of their times.
@@ -38,7 +37,7 @@ struct Slot {
     latency: CounterDeltas,
 }
 
-/// Counts by their numbers, in order. Parts of a count are possible, because differences are spread.
+/// Counts by their index, in order. Fractions occur, because differences are spread.
 #[derive(Debug, Default)]
 pub(crate) struct CounterDeltas(Vec<Count>);
 
@@ -49,7 +48,7 @@ struct Count {
     bytes: [u8; 4],
 }
 
-/// Sums over a window, by the number of the counter.
+/// Sums over a window, by counter.
 #[derive(Clone, Debug)]
 pub(super) struct WindowSums<const N: usize>([f64; N]);
 
@@ -64,8 +63,8 @@ impl Window {
         Self { slots: Vec::new(), began: second(began) }
     }
 
-    /// Spreads what was counted between two times, the later of which may be a little past; `left` is told as when
-    /// it forgets.
+    /// Spreads counts over a period, whose end may be slightly in the past; `left` is called as in
+    /// [`Self::forget`].
     pub(super) fn add(
         &mut self,
         (from, to): (Duration, Duration),
@@ -104,8 +103,8 @@ impl Window {
         }
     }
 
-    /// Drops what no window reaches any more, and joins what only the longest does. `left` is told what is dropped:
-    /// where its ten seconds begin, what was counted in them, and latencies.
+    /// Drops old slots, and joins those that only the longest window needs. `left` is called for dropped ones
+    /// with the start of their ten seconds, counts and latencies.
     pub(super) fn forget(
         &mut self,
         now: Duration,
@@ -152,7 +151,7 @@ impl Window {
         &mut self.slots[at]
     }
 
-    /// The sums of the whole seconds before `end`, and how many seconds they are.
+    /// Returns the sums of the whole seconds before `end`, and the number of seconds.
     pub(super) fn sums<const N: usize>(&self, end: Duration, length: Duration) -> (WindowSums<N>, f64) {
         let end = second(end);
         let start = end - second(length);
@@ -169,8 +168,8 @@ impl Window {
         (sums, seconds as f64)
     }
 
-    /// Latencies of the reports that arrived in a window, by bucket; of slots at its edge those that lie in it by
-    /// more than half.
+    /// Returns the latencies of the reports that arrived in a window, by bucket; slots at its edge count if
+    /// more than half of them lies inside.
     pub(super) fn latency(&self, end: Duration, length: Duration) -> Vec<(usize, u64)> {
         // The report that ends a window arrives within the second of its end.
         let end = second(end) + 1;
@@ -186,12 +185,12 @@ impl Window {
         sums.into_iter().map(|n| n as u64).enumerate().filter(|(_, n)| *n > 0).collect()
     }
 
-    /// Its parts in the order of their times: the second in which each begins, what was counted, and latencies.
+    /// Returns its parts in order: first second, counts, latencies.
     pub(super) fn slots(&self) -> impl Iterator<Item = (i64, &CounterDeltas, &CounterDeltas)> {
         self.slots.iter().map(|slot| (slot.start, &slot.counts, &slot.latency))
     }
 
-    /// How many bytes it takes, without those of the allocator.
+    /// The memory in bytes, without allocator overhead.
     pub(super) fn bytes(&self) -> usize {
         let lists = self.slots.iter().map(|slot| slot.counts.0.capacity() + slot.latency.0.capacity());
         size_of::<Self>()
@@ -222,13 +221,13 @@ impl Slot {
         self.start + self.length
     }
 
-    /// How many of its seconds lie between two others.
+    /// Returns the number of its seconds between two others.
     fn overlap(&self, start: i64, end: i64) -> i64 {
         (end.min(self.end()) - start.max(self.start)).max(0)
     }
 }
 
-/// The slot that a second belongs to at a time: where it begins, and how long it is.
+/// Returns the slot of a second at a time: its start and length.
 fn unit(at: i64, now: i64) -> (i64, i64) {
     let fine_from = (now - FINE_SECONDS).div_euclid(JOINED) * JOINED;
     if at < fine_from { (at.div_euclid(JOINED) * JOINED, JOINED) } else { (at, 1) }

@@ -1,7 +1,7 @@
-//! A process's totals as the report that they came from, for a replica that has heard nothing of the process yet.
+//! The totals of a process as reports, for a peer that has none yet.
 //!
-//! Reports have only what changed since the last one, so that whoever begins to listen late must be told the rest: what
-//! is known here of the process, in reports of a bounded size.
+//! Reports contain only changes since the last one, so a new peer first gets the known totals, in reports of
+//! a bounded size.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +21,7 @@ use crate::stats::{Route, Stats, StatsState};
 const REPORT_BYTES: usize = 256 << 10;
 
 impl Stats {
-    /// All that the process of a session has counted, as reports, and how old that is. Nothing where it has not
-    /// reported yet.
+    /// Returns the totals of a session's process as reports, with their age; empty before its first report.
     pub(crate) fn totals(&self, session: &ClientSession) -> (Vec<v1::Report>, Duration) {
         let now = self.now();
         let (routes, served, endpoints, since, age) = {
@@ -73,7 +72,7 @@ impl Stats {
 }
 
 impl StatsState {
-    /// A process's calls on a route that did not end well.
+    /// The failed calls of a process on a route.
     fn failures_of(&self, route: &Route, session: &ClientSession) -> Vec<v1::FailedCall> {
         self.routes.get(route).map(|book| book.failures.told_by(&session.instance)).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What Prometheus reads of kills: how many are in force, and how many clients they concern.
+//! Metrics of kills: the number in force, and of the clients that they concern.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use crate::push::delivery::Delivery;
 use crate::push::fleet_state::FleetState;
 
-/// Writes the gauges; what is in force depends on the clock, so they are made when they are asked for.
+/// Writes the gauges. Computed per request, because kills expire with time.
 pub(crate) fn write_figures(text: &mut String, fleet: &FleetState) {
     let table = fleet.table();
     let patterns: Vec<_> =
@@ -21,11 +21,11 @@ pub(crate) fn write_figures(text: &mut String, fleet: &FleetState) {
         ),
         (
             "damper_killed_clients_lacking_feature",
-            "Those of them that know nothing of kills and do not obey.",
+            "Those of them whose SDK does not support kills.",
             concerned.lacking as usize,
         ),
     ] {
-        // Writing into a text does not fail.
+        // Writing to a string does not fail.
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}");
     }
 }

@@ -1,10 +1,10 @@
-//! The figures of routes and of served methods as Prometheus reads them.
+//! Renders `/metrics`: the statistics of routes and of served methods for Prometheus.
 //!
-//! The labels are a route's four names and words from fixed lists, and the number of routes that are told one by one
-//! is bounded: the others are one more route whose names are all `_OTHER`. Counters are what the clients of this replica
-//! counted, so that the sum over all replicas is the fleet's; they never fall while it runs. Gauges of clients are of
-//! this replica's, too; those of routes are the fleet's, the same at each replica: what the processes said last. The text is made aside from the threads that
-//! serve streams, and at most once a second for all who ask.
+//! The labels are a route's four names and words from fixed lists. The number of listed routes has a limit;
+//! the others are summed in one route with the name `_OTHER`. Counters contain the clients of this replica
+//! only, so that the sum over all replicas is the fleet's; they never fall while it runs. Gauges of clients
+//! are of this replica; those of routes are of the fleet, the same at each replica. The text is rendered off
+//! the runtime, at most once a second.
 
 pub(crate) mod kills;
 
@@ -26,13 +26,13 @@ use crate::stats::summary::RouteSummary;
 use crate::stats::top_routes::{TopRoutes, TopWithRest};
 use crate::stats::{Route, RouteCounters};
 
-/// The most routes, and the most served methods, that are told one by one. A route has up to 75 series, so that this
-/// is what a Prometheus of usual size takes from one target; the alerts and dashboards go by sums and maxima.
-const MAX_TOLD: usize = 1000;
-/// One text is for all who ask within this time.
+/// The most listed routes, and the most listed methods. A route has up to 75 series, and a usual Prometheus
+/// takes that many from one target; alerts and dashboards use sums and maxima.
+const MAX_LISTED: usize = 1000;
+/// A rendered text is reused for this time.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
-/// What `/metrics` shows.
+/// The sources of `/metrics`.
 pub(crate) struct Telemetry {
     pub(crate) cluster: Arc<Cluster>,
     /// How long a client may take to acknowledge before it counts as behind.
@@ -40,15 +40,15 @@ pub(crate) struct Telemetry {
     pub(crate) cache: ScrapeCache,
 }
 
-/// The text made last, and what the next one goes on from.
+/// The last rendered text, and the state for the next one.
 #[derive(Default)]
 pub(crate) struct ScrapeCache {
-    /// Locked while the next one is made, so that those who ask meanwhile get that.
+    /// Locked during rendering, so that concurrent requests share the result.
     last: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
     busiest: Mutex<TopRoutes>,
 }
 
-/// Everything there is to scrape; none where making it failed.
+/// Returns the text of all metrics; `None` if rendering failed.
 pub(crate) async fn text(telemetry: &Arc<Telemetry>) -> Option<Bytes> {
     let mut last = telemetry.cache.last.lock().await;
     if let Some((at, text)) = &*last
@@ -58,7 +58,7 @@ pub(crate) async fn text(telemetry: &Arc<Telemetry>) -> Option<Bytes> {
     }
     let making = telemetry.clone();
     let made = tokio::task::spawn_blocking(move || make(&making)).await;
-    let text = made.inspect_err(|error| tracing::error!(%error, "/metrics could not be made")).ok()?;
+    let text = made.inspect_err(|error| tracing::error!(%error, "rendering /metrics failed")).ok()?;
     *last = Some((Instant::now(), text.clone()));
     Some(text)
 }
@@ -68,8 +68,8 @@ fn make(telemetry: &Telemetry) -> Bytes {
     let (routes, served) = {
         let mut busiest = telemetry.cache.busiest.lock().expect("no holder of the lock panics");
         (
-            busiest.routes(&telemetry.cluster.fleet.stats, MAX_TOLD),
-            busiest.served(&telemetry.cluster.fleet.stats, MAX_TOLD),
+            busiest.routes(&telemetry.cluster.fleet.stats, MAX_LISTED),
+            busiest.served(&telemetry.cluster.fleet.stats, MAX_LISTED),
         )
     };
     write_counters(&mut text, &routes);
@@ -85,18 +85,15 @@ fn make(telemetry: &Telemetry) -> Bytes {
     text.into()
 }
 
-/// The counters of routes, as this server counted them.
+/// Writes the counters of routes.
 fn write_counters(text: &mut String, routes: &TopWithRest<RouteCounters, RouteCounters>) {
     let mut families = [
         ("damper_calls_total", "Calls reported by services to this replica."),
-        ("damper_attempts_total", "Sends reported by services to this replica, first ones included."),
-        ("damper_retries_total", "Retries among the sends."),
-        ("damper_hedges_total", "Hedges among the sends."),
+        ("damper_attempts_total", "Attempts reported by services to this replica, including first ones."),
+        ("damper_retries_total", "Retries among the attempts."),
+        ("damper_hedges_total", "Hedges among the attempts."),
         ("damper_would_hedges_total", "Hedges that would have been sent."),
-        (
-            "damper_outer_loop_calls_total",
-            "Calls made again in a request after one had failed for good in it.",
-        ),
+        ("damper_outer_loop_calls_total", "Calls made again in a request after a failed call."),
         ("damper_no_context_calls_total", "Calls of processes that serve, made outside any request."),
         ("damper_call_fates_total", "How calls ended."),
         ("damper_attempt_codes_total", "How attempts ended."),
@@ -123,7 +120,7 @@ fn write_counters(text: &mut String, routes: &TopWithRest<RouteCounters, RouteCo
     text.extend(families.map(|family| family.text));
 }
 
-/// Where the gates of routes stand, how long their calls take, and what applies to them.
+/// Writes the gates, latencies and modes of routes.
 fn write_gauges(
     text: &mut String,
     rows: &[Arc<RouteSummary>],
@@ -131,10 +128,10 @@ fn write_gauges(
 ) {
     let mut families = [
         ("damper_route_clients", "Processes connected to any replica that report the route."),
-        ("damper_breaker_refuses", "Processes whose retry breaker refuses retries of the route."),
-        ("damper_budget_refuses", "Processes whose budget refuses what is repeated of the route."),
+        ("damper_breaker_refuses", "Processes whose retry breaker blocks retries of the route."),
+        ("damper_budget_refuses", "Processes whose budget blocks retries and hedges of the route."),
         ("damper_circuit_open", "Processes whose circuit breaker is not closed for the route."),
-        ("damper_route_killed", "Processes where a kill stops what is repeated of the route."),
+        ("damper_route_killed", "Processes where a kill stops retries and hedges of the route."),
         (
             "damper_route_mode",
             "1 for the mode of the rule that applies to the route, none without one; of _OTHER how many have it.",
@@ -189,12 +186,12 @@ fn mode_name(stats: &v1::RouteStats) -> &'static str {
     }
 }
 
-/// The counters of what services serve.
+/// Writes the counters of served methods.
 fn write_served(text: &mut String, told: &TopWithRest<(Method, ServedCounters), ServedCounters>) {
     let mut families = [
-        ("damper_served_requests_total", "Requests that services received, by who repeated them."),
-        ("damper_shed_repeats_total", "Repeats that a repeat limit refused."),
-        ("damper_would_shed_repeats_total", "Repeats that a repeat limit would have refused."),
+        ("damper_served_requests_total", "Requests that services received, by the source of the retry."),
+        ("damper_shed_repeats_total", "Retries that a repeat limit blocked."),
+        ("damper_would_shed_repeats_total", "Retries that a repeat limit would have blocked."),
     ]
     .map(Family::counter);
     let [requests, shed, would_shed] = &mut families;
@@ -216,12 +213,12 @@ fn write_served(text: &mut String, told: &TopWithRest<(Method, ServedCounters), 
     text.extend(families.map(|family| family.text));
 }
 
-/// What the connected clients run on, and what is amiss with how many.
+/// Writes the sources and problems of the connected clients.
 fn write_clients(text: &mut String, telemetry: &Telemetry) {
     let ClientFigures { by_source, behind, refusing, lacking, overridden, held } =
         ClientFigures::of(telemetry);
     let mut clients =
-        Family::gauge(("damper_clients", "Clients connected to this replica, by what they run on."));
+        Family::gauge(("damper_clients", "Clients connected to this replica, by the source of their rules."));
     for (source, count) in ["unknown", "built_in", "last_known_good", "live"].into_iter().zip(by_source) {
         clients.add(&format!("source=\"{source}\""), count);
     }
@@ -229,7 +226,7 @@ fn write_clients(text: &mut String, telemetry: &Telemetry) {
     for (name, help, value) in [
         (
             "damper_clients_behind",
-            "Clients of this replica that are late to confirm what they were sent, by 10 s unless set.",
+            "Clients of this replica that have not acknowledged a revision in time, 10 s unless set.",
             behind,
         ),
         (
@@ -242,11 +239,7 @@ fn write_clients(text: &mut String, telemetry: &Telemetry) {
             "Clients of this replica that lack a feature that a rule needs.",
             lacking,
         ),
-        (
-            "damper_clients_overridden",
-            "Clients of this replica whose mode is overridden where they run.",
-            overridden,
-        ),
+        ("damper_clients_overridden", "Clients of this replica with a local mode override.", overridden),
         (
             "damper_clients_held",
             "Clients of this replica that hold more than the store, and keep it until an operator decides.",
@@ -262,7 +255,7 @@ fn write_clients(text: &mut String, telemetry: &Telemetry) {
     }
 }
 
-/// How many clients are what.
+/// Counts of clients by state.
 #[derive(Default)]
 struct ClientFigures {
     /// By the number of the source on the wire.
@@ -280,7 +273,7 @@ impl ClientFigures {
         let now = SystemTime::now();
         let lags = |since: SystemTime| now.duration_since(since).is_ok_and(|lag| lag >= telemetry.lags_after);
         let sessions = telemetry.cluster.fleet.hub.own();
-        // Once per class: it is a look at every rule.
+        // Once per group, because it visits every rule.
         let mut lacking: HashMap<&ClientGroup, bool> = HashMap::new();
         let mut figures = Self::default();
         for session in &sessions {
@@ -302,7 +295,7 @@ impl ClientFigures {
     }
 }
 
-/// The replicas that this one knows of, itself included, and which of them it does not hear.
+/// Writes the known replicas, including this one, and the unreachable ones.
 fn write_replicas(text: &mut String, telemetry: &Telemetry) {
     let (others, missing) = (telemetry.cluster.peers.all_others().len(), telemetry.cluster.peers.missing());
     for (name, help, value) in [
@@ -313,14 +306,13 @@ fn write_replicas(text: &mut String, telemetry: &Telemetry) {
         ),
         (
             "damper_replicas_unheard",
-            "Those of them that it does not hear, so that their clients' figures are missing in its own.",
+            "Unreachable replicas; the statistics of their clients are missing.",
             missing.len(),
         ),
     ] {
         text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
     }
-    let mut unheard =
-        Family::gauge(("damper_replica_unheard", "1 for each replica that is not heard, by its id."));
+    let mut unheard = Family::gauge(("damper_replica_unheard", "1 for each unreachable replica, by its id."));
     missing.iter().for_each(|id| unheard.add(&format!("replica=\"{}\"", escaped(id)), 1));
     text.push_str(&unheard.text);
 }

@@ -1,8 +1,8 @@
-//! What repeating can add on the routes of a pattern, before a write of its rule and after it.
+//! The amplification of the routes of a pattern, before and after a write of its rule.
 //!
-//! On the hop it is told of the pattern and not of routes that happen to be known: by its rule or the next wider one.
-//! Along the chain it is told of the known routes that go by the rule, as it is written or until it is removed; routes
-//! that a narrower rule is for do not change with it.
+//! The bound of the hop is that of the pattern, by its rule or the next wider one, with or without known
+//! routes. The bound along the chain covers the known routes that use the rule, as written or until deleted.
+//! Routes under a narrower rule do not change.
 
 use std::collections::HashSet;
 
@@ -17,10 +17,10 @@ use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 use crate::write::chain_comparison::ChainComparison;
 
-/// Before and after.
+/// Amplification before and after the write.
 pub(crate) type AmplificationChange = (v1::Amplification, v1::Amplification);
 
-/// Of a write of one rule; none of any other.
+/// Returns the change for a write of one rule; `None` for other writes.
 pub(crate) fn amplified(write: &ChainComparison<'_>) -> Option<AmplificationChange> {
     let [edit] = write.edits else { return None };
     let Some(ResourceKey::Rule(pattern)) = ResourceKey::of_key(&edit.key) else { return None };
@@ -29,14 +29,14 @@ pub(crate) fn amplified(write: &ChainComparison<'_>) -> Option<AmplificationChan
     let chains = (!ends.is_empty())
         .then(|| [write.graph_before(), write.graph_after()].map(|graph| worst_over(graph, &ends)));
     let [chain_before, chain_after] = chains.unwrap_or_default();
-    let told = |table: &Snapshot, chain| v1::Amplification {
+    let amplification = |table: &Snapshot, chain| v1::Amplification {
         bound: Some(wire::hop_bound(table.policy_for(&pattern).as_ref())),
         chain,
     };
-    Some((told(write.before, chain_before), told(&write.after, chain_after)))
+    Some((amplification(write.before, chain_before), amplification(&write.after, chain_after)))
 }
 
-/// On one route, by what is in force there.
+/// Returns the change on one route, by the rules in force.
 pub(crate) fn amplified_on(write: &ChainComparison<'_>, route: &RouteKey) -> AmplificationChange {
     let of = |table: &Snapshot, graph: &Graph| v1::Amplification {
         bound: Some(wire::hop_bound(table.policy_in_force(route).as_ref())),
@@ -45,7 +45,7 @@ pub(crate) fn amplified_on(write: &ChainComparison<'_>, route: &RouteKey) -> Amp
     (of(write.before, write.graph_before()), of(&write.after, write.graph_after()))
 }
 
-/// The edges of the known routes that go by the rule of a pattern.
+/// Returns the edges of the known routes that use the rule of a pattern.
 fn ends_of(write: &ChainComparison<'_>, table: &Snapshot, pattern: &Pattern) -> HashSet<Ends> {
     let known = write.writes.fleet.stats.keys();
     let by_it = known.iter().filter(|route| {

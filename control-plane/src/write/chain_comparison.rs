@@ -1,17 +1,18 @@
-//! A write as the chain sees it: who calls whom, with the rules as they are and as it would leave them.
+//! The call graph before and after a write.
 //!
-//! Each of the two graphs is made when it is first asked for, once for all that is said of the write.
+//! Each of the two graphs is built on first use.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
+
+use damper_store::writer::ProposedEdit;
 
 use crate::graph::edges::{Graph, GraphInput};
 use crate::state::snapshot::Snapshot;
 use crate::stats::rate_window::RateWindow;
 use crate::write::Writes;
-use damper_store::writer::ProposedEdit;
 
-/// A write that is judged.
+/// A write to be checked, with its snapshots and graphs.
 pub(crate) struct ChainComparison<'a> {
     pub(crate) writes: &'a Writes,
     pub(crate) edits: &'a [ProposedEdit],
@@ -23,7 +24,7 @@ pub(crate) struct ChainComparison<'a> {
 }
 
 impl<'a> ChainComparison<'a> {
-    pub(crate) fn of(writes: &'a Writes, before: &'a Arc<Snapshot>, edits: &'a [ProposedEdit]) -> Self {
+    pub(crate) fn new(writes: &'a Writes, before: &'a Arc<Snapshot>, edits: &'a [ProposedEdit]) -> Self {
         Self {
             writes,
             edits,
@@ -35,17 +36,18 @@ impl<'a> ChainComparison<'a> {
         }
     }
 
-    /// The same routes make the same edges in the same order, whatever the rules are: an edge has one number in both.
+    /// The same routes make the same edges in the same order under any rules, so an edge has one number in
+    /// both graphs.
     fn seen(&self) -> &GraphInput {
         self.seen.get_or_init(|| GraphInput::of(&self.writes.fleet, RateWindow::default(), self.before))
     }
 
-    /// With the rules as they are.
+    /// Returns the graph with the current rules.
     pub(crate) fn graph_before(&self) -> &Graph {
         self.graph_before.get_or_init(|| self.seen().graph(self.before))
     }
 
-    /// With the rules as the write would leave them.
+    /// Returns the graph with the rules after the write.
     pub(crate) fn graph_after(&self) -> &Graph {
         self.graph_after.get_or_init(|| self.seen().graph(&self.after))
     }

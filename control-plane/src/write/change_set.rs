@@ -1,14 +1,16 @@
-//! A set of changes to rules and guards, all or nothing, in one revision: judged, tried, written and answered.
+//! An atomic set of changes to rules and guards: checked, tried, written in one revision, and answered.
 //!
-//! An apply brings its set with it, a rollback makes one from the history. Rules are judged by the guards as they
-//! are after the set, whichever came first in it.
+//! An apply request contains its set; a rollback makes one from the history. Rules are checked against the
+//! guards as they are after the set, in any order of the two.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use damper_core::{Faults, Pattern};
+use damper_net::limits::Limit;
 use damper_proto::v1::{self, rule_result};
+use damper_store::writer::{Committed, ProposedEdit};
 
 use crate::state::error::ApiError;
 use crate::state::guards::GuardTable;
@@ -22,38 +24,36 @@ use crate::write::ownership;
 use crate::write::reach::ReachSurvey;
 use crate::write::request::{check_expected, too_many};
 use crate::write::resource::{NewGuard, NewRule};
-use damper_net::limits::Limit;
-use damper_store::writer::{Committed, ProposedEdit};
 
 /// The most results that are listed one by one.
 const MAX_RESULTS: usize = 1000;
 
-/// Changes of which no two have the same subject.
+/// Changes to distinct subjects.
 #[derive(Debug)]
 pub(crate) struct ChangeSet(pub(crate) Vec<ResourceChange>);
 
-/// What a set came to, or would come to.
+/// The result of a set, or the expected result of a dry run.
 pub(crate) struct ChangeSetResult {
     pub(crate) revision: u64,
-    /// Of each change, in its order.
+    /// The result of each change, in the order of the set.
     pub(crate) changes: Vec<rule_result::Change>,
-    /// What went without having been named.
+    /// Rules and guards that were pruned.
     pub(crate) pruned: Vec<ResourceKey>,
     pub(crate) chain: ChainCheck,
-    /// Whom the author of a change by hand names as the owner; none = ownership was settled before.
-    pub(crate) by_hand: Option<String>,
+    /// Owner named by the author of a single change; `None` if ownership was resolved before.
+    pub(crate) author_owner: Option<String>,
 }
 
-/// What becomes of one rule or guard.
+/// A change of one rule or guard.
 #[derive(Debug)]
 pub(crate) struct ResourceChange {
     pub(crate) subject: ResourceKey,
-    /// None = the rule or guard is removed.
+    /// `None` deletes the rule or guard.
     pub(crate) put: Option<Written>,
     pub(crate) expected: Option<u64>,
-    /// Where it stands in the request, for faults.
+    /// Path in the request, for faults.
     pub(crate) path: String,
-    /// Whether the rule or guard says itself whose it is.
+    /// True if the rule or guard names its owner.
     pub(crate) names_owner: bool,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum Written {
 }
 
 impl ChangeSet {
-    /// What the writer is asked for; what comes out unchanged is to stay as the table has it.
+    /// Returns the edits for the writer. An unchanged rule or guard keeps its stored value.
     pub(crate) fn edits(
         &self,
         outcome: &[rule_result::Change],
@@ -76,7 +76,7 @@ impl ChangeSet {
         self.0.iter().zip(outcome).map(|(change, outcome)| change.edit(*outcome, table, author, at)).collect()
     }
 
-    /// The guards as they are when the set is in force, and what is pruned with it is gone.
+    /// Returns the guards as they are after the set and its prune.
     pub(crate) fn guards_after(&self, table: &Snapshot, pruned: &[ResourceKey]) -> GuardTable {
         let mut guards = table.guards().clone();
         for subject in pruned {
@@ -94,13 +94,17 @@ impl ChangeSet {
         guards
     }
 
-    /// Refuses rules that are never in force as they stand.
-    pub(crate) fn judge(&self, guards: &GuardTable, outcome: &[rule_result::Change]) -> Result<(), Faults> {
+    /// Errors if a guard cuts a rule on all its routes.
+    pub(crate) fn check_guards(
+        &self,
+        guards: &GuardTable,
+        outcome: &[rule_result::Change],
+    ) -> Result<(), Faults> {
         let mut faults = Faults::none();
         for (change, outcome) in self.0.iter().zip(outcome) {
             let Some(Written::Rule(written)) = &change.put else { continue };
             if *outcome != rule_result::Change::Unchanged
-                && let Err(excess) = findings::refuse(guards, &written.rule)
+                && let Err(excess) = findings::check_guards(guards, &written.rule)
             {
                 faults.nest(&change.path, excess);
             }
@@ -108,7 +112,7 @@ impl ChangeSet {
         faults.or(())
     }
 
-    /// Refuses a set that the server would refuse for what is there: revisions that do not hold, and limits.
+    /// Errors if the writer would reject the set: revisions that do not match, and limits.
     pub(crate) fn try_out(
         &self,
         writes: &Writes,
@@ -124,7 +128,7 @@ impl ChangeSet {
             let count = match subject {
                 ResourceKey::Rule(_) => &mut rules,
                 ResourceKey::Guard(_) => &mut guards,
-                // No set has kills in it.
+                // A set contains no kills.
                 ResourceKey::Kill(_) => continue,
             };
             match outcome {
@@ -146,7 +150,7 @@ impl ChangeSet {
         }
     }
 
-    /// What became of each change, by the revision that its rule or guard has now.
+    /// Returns the result of each change, from the current revision of its rule or guard.
     pub(crate) fn outcome(&self, before: &Snapshot, committed: &Committed) -> Vec<rule_result::Change> {
         let revisions: HashMap<&str, Option<u64>> =
             committed.keys.iter().map(|(key, revision)| (key.as_str(), *revision)).collect();
@@ -164,8 +168,8 @@ impl ChangeSet {
         self.0.iter().map(outcome).collect()
     }
 
-    /// Where a rule or guard stands in the request, as far as it does.
-    pub(crate) fn place_of(&self, subject: &ResourceKey) -> String {
+    /// Returns the path of a rule or guard in the request; empty if it is not in the set.
+    pub(crate) fn path_of(&self, subject: &ResourceKey) -> String {
         let change = self.0.iter().find(|change| change.subject == *subject);
         let part = match change.and_then(|change| change.put.as_ref()) {
             Some(Written::Rule(_)) => "policy",
@@ -176,7 +180,7 @@ impl ChangeSet {
         [path, part].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".")
     }
 
-    /// What was written without being in the set.
+    /// Returns the subjects that were written but are not in the set.
     pub(crate) fn not_named(&self, committed: &Committed) -> Vec<ResourceKey> {
         let named: HashSet<String> = self.0.iter().map(|change| change.subject.key()).collect();
         let others = committed.keys.iter().filter(|(key, _)| !named.contains(key));
@@ -185,31 +189,31 @@ impl ChangeSet {
         subjects
     }
 
-    /// The answer to whoever asked for the set. It looks at all routes and clients for each change that is listed, so it
-    /// is made off the runtime; it is made in any case, because the set may be written.
+    /// Returns the response to a set. It visits all routes and clients for each listed change, so it runs off
+    /// the runtime. It always runs to its end, because the set may be written already.
     pub(crate) async fn response(
         self: Arc<Self>,
         writes: &Arc<Writes>,
         before: &Arc<Snapshot>,
-        came_to: ChangeSetResult,
+        set_result: ChangeSetResult,
     ) -> Result<v1::ApplyRulesResponse, ApiError> {
         let (writes, before) = (writes.clone(), before.clone());
-        let turn = writes.fleet.state.worker.clone();
-        turn.take_in_any_case(move |_| Ok(self.answer(&writes, &before, &came_to))).await
+        let worker = writes.fleet.state.worker.clone();
+        worker.run_unqueued(move |_| Ok(self.answer(&writes, &before, &set_result))).await
     }
 
     fn answer(
         &self,
         writes: &Writes,
         before: &Snapshot,
-        came_to: &ChangeSetResult,
+        set_result: &ChangeSetResult,
     ) -> v1::ApplyRulesResponse {
-        let ChangeSetResult { revision, changes: outcome, pruned, chain, by_hand } = came_to;
+        let ChangeSetResult { revision, changes: outcome, pruned, chain, author_owner } = set_result;
         let (revision, guards) = (*revision, &self.guards_after(before, pruned));
         let mut response = v1::ApplyRulesResponse { revision, ..Default::default() };
-        // What goes without having been named always has its place.
+        // Pruned subjects are always listed.
         let room = MAX_RESULTS - pruned.len().min(MAX_RESULTS);
-        let (survey, traffic) = (ReachSurvey::of(&writes.fleet), Traffic::of(&writes.fleet));
+        let (survey, traffic) = (ReachSurvey::new(&writes.fleet), Traffic::new(&writes.fleet));
         let mut findings = FindingList::default();
         let mut cut_by = self.cut_by_its_guards(before, pruned);
         let mut unlisted = 0;
@@ -230,8 +234,8 @@ impl ChangeSet {
                 Written::Guard(written) => survey.reach_of_guard(written.guard.pattern()),
             });
             let mut found = chain.findings_of(&change.subject);
-            let said = by_hand.as_deref().filter(|_| *result != rule_result::Change::Unchanged);
-            found.extend(said.and_then(|said| ownership::finding(before, &change.subject, said)));
+            let declared = author_owner.as_deref().filter(|_| *result != rule_result::Change::Unchanged);
+            found.extend(declared.and_then(|declared| ownership::finding(before, &change.subject, declared)));
             match (&change.put, &reach) {
                 (Some(Written::Rule(written)), Some(reach)) => {
                     found.extend(findings::of_rule(guards, &written.rule, &traffic, reach));
@@ -263,8 +267,8 @@ impl ChangeSet {
         response
     }
 
-    /// What the set's guards cut from rules that are not in it, by guard. What they cut from the set's own is told
-    /// with those.
+    /// Returns what the guards of the set cut from rules outside the set, by guard. Cuts of rules in the set
+    /// are reported with those rules.
     fn cut_by_its_guards(
         &self,
         before: &Snapshot,

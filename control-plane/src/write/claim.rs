@@ -1,9 +1,9 @@
-//! In whose name a set is applied, and what that allows: what belongs to somebody else is neither changed nor
-//! removed unless it is taken over, and what is not in the set is removed as far as the prune goes.
+//! The owner in whose name a set is applied, and the resulting limits: rules and guards of other owners are
+//! only changed or deleted with `take_over`, and `prune` selects what is deleted without being in the set.
 //!
-//! The same decision is made twice: from this replica's table, to try a set out and to find its faults, and by the
-//! writer from the entries that the set is written over (see `writer::Judge`). Between the two somebody may have
-//! written; only the second one counts.
+//! The decision is made twice: on the snapshot of this replica for dry runs and faults, and by the writer on
+//! the current entries (see [`EditPlanner`]). The store may change between the two; only the second decision
+//! counts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,33 +11,32 @@ use std::time::SystemTime;
 
 use damper_core::Faults;
 use damper_proto::v1::{self, rule_result};
+use damper_store::writer::{EditPlanner, EntriesView, ProposedEdit};
 
 use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 use crate::write::change_set::{ChangeSet, ResourceChange, Written};
-use damper_store::writer::ProposedEdit;
-use damper_store::writer::{EditPlanner, EntriesView};
 
-/// In whose name a set is applied.
+/// The owner in whose name a set is applied.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnershipClaim {
-    /// Empty = each change is made in the name of the owner that it says itself.
+    /// Empty: each change uses the owner that it names.
     owner: String,
     take_over: bool,
     prune: v1::Prune,
 }
 
-/// What becomes of a set over a table.
+/// The resolution of a set on a snapshot.
 #[derive(Debug)]
 pub(crate) struct ResolvedSet {
-    /// Of each change, in its order.
+    /// The result of each change, in the order of the set.
     pub(crate) outcome: Vec<rule_result::Change>,
-    /// What is not in the set and goes with it, in the order of the keys, rules first.
+    /// Pruned subjects in the order of their keys, rules first.
     pub(crate) pruned: Vec<ResourceKey>,
 }
 
 impl OwnershipClaim {
-    /// Reads what the header of a set says.
+    /// Reads the claim from the options of a set.
     pub(crate) fn read(path: &str, options: &v1::WriteOptions, faults: &mut Faults) -> Self {
         let prune = v1::Prune::try_from(options.prune).unwrap_or_else(|_| {
             faults.add(format!("{path}.prune"), "is not known: owned or everything");
@@ -46,31 +45,31 @@ impl OwnershipClaim {
         if prune == v1::Prune::Owned && options.owner.is_empty() {
             faults.add(
                 format!("{path}.owner"),
-                "must be given: what it owns and the set does not name is removed",
+                "is required: prune deletes what this owner has outside the set",
             );
         }
         Self { owner: options.owner.clone(), take_over: options.take_over, prune }
     }
 
-    /// The owner of what names none.
+    /// Returns the owner of changes that name none.
     pub(crate) fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// Whether the set is all there is. Then its rules were in force beside its guards, as in a rollback: what a
-    /// guard is against is cut, not refused, or a backup could not be read back.
+    /// True if the set replaces everything. As in a rollback, its guards then cut its rules instead of
+    /// rejecting them; otherwise a backup could not be restored.
     pub(crate) fn is_everything(&self) -> bool {
         self.prune == v1::Prune::Everything
     }
 
-    /// What becomes of a set, or all that it must not touch.
-    pub(crate) fn settle(&self, set: &ChangeSet, table: &Snapshot) -> Result<ResolvedSet, Vec<ResourceKey>> {
-        let mut refused = Vec::new();
+    /// Resolves a set on a snapshot. Errors with the subjects that it may not touch.
+    pub(crate) fn resolve(&self, set: &ChangeSet, table: &Snapshot) -> Result<ResolvedSet, Vec<ResourceKey>> {
+        let mut forbidden = Vec::new();
         let mut outcome = Vec::with_capacity(set.0.len());
         for change in &set.0 {
             match self.of_change(change, table) {
                 Some(result) => outcome.push(result),
-                None => refused.push(change.subject.clone()),
+                None => forbidden.push(change.subject.clone()),
             }
         }
         let named: HashSet<&ResourceKey> = set.0.iter().map(|change| &change.subject).collect();
@@ -78,13 +77,13 @@ impl OwnershipClaim {
         for subject in self.candidates(table).filter(|subject| !named.contains(subject)) {
             match self.may_touch(table.owner_of(&subject), "") {
                 true => pruned.push(subject),
-                false => refused.push(subject),
+                false => forbidden.push(subject),
             }
         }
-        if refused.is_empty() { Ok(ResolvedSet { outcome, pruned }) } else { Err(refused) }
+        if forbidden.is_empty() { Ok(ResolvedSet { outcome, pruned }) } else { Err(forbidden) }
     }
 
-    /// What becomes of one change; none where it must not be made.
+    /// Returns the result of one change; `None` if the claim does not allow it.
     fn of_change(&self, change: &ResourceChange, table: &Snapshot) -> Option<rule_result::Change> {
         let there = table.revision_of(&change.subject).is_some();
         let owner = table.owner_of(&change.subject);
@@ -95,20 +94,20 @@ impl OwnershipClaim {
             Some(written) if written.is_stored(table) => Some(rule_result::Change::Unchanged),
             Some(written) if self.may_touch(owner, written.owner()) => Some(rule_result::Change::Updated),
             Some(written) => {
-                let says_as_much =
+                let is_equivalent =
                     written.amounts_to_stored(table) && (!change.names_owner || written.owner() == owner);
-                says_as_much.then_some(rule_result::Change::Unchanged)
+                is_equivalent.then_some(rule_result::Change::Unchanged)
             }
         }
     }
 
-    /// Whether what belongs to an owner may be changed by a change that says another.
-    fn may_touch(&self, owner: &str, said: &str) -> bool {
-        let claimant = if self.owner.is_empty() { said } else { &self.owner };
+    /// True if a change that names `declared` may touch a subject of `owner`.
+    fn may_touch(&self, owner: &str, declared: &str) -> bool {
+        let claimant = if self.owner.is_empty() { declared } else { &self.owner };
         owner.is_empty() || owner == claimant || self.take_over
     }
 
-    /// What the prune is about, were it not in the set.
+    /// Returns the subjects in the scope of the prune, including those in the set.
     fn candidates<'a>(&'a self, table: &'a Snapshot) -> Box<dyn Iterator<Item = ResourceKey> + 'a> {
         let rules =
             table.iter().map(|(pattern, stored)| (ResourceKey::Rule(pattern.clone()), &stored.wire.owner));
@@ -125,23 +124,23 @@ impl OwnershipClaim {
     }
 }
 
-/// A set with its claim, for the writer.
+/// A set with its claim, resolved by the writer at commit time.
 #[derive(Clone, Debug)]
 pub(crate) struct DeferredSet {
     pub(crate) set: Arc<ChangeSet>,
     pub(crate) claim: OwnershipClaim,
-    /// This replica's table, from which the newest one is made.
+    /// The snapshot of this replica, from which the writer derives the current one.
     pub(crate) table: Arc<Snapshot>,
     pub(crate) author: String,
     pub(crate) at: SystemTime,
 }
 
 impl DeferredSet {
-    /// What the writer is asked for, over a table that the set was settled with.
-    pub(crate) fn edits_over(&self, table: &Snapshot, settled: &ResolvedSet) -> Vec<ProposedEdit> {
-        let mut edits = self.set.edits(&settled.outcome, table, &self.author, self.at);
+    /// Returns the edits for the writer, on the snapshot that the set was resolved on.
+    pub(crate) fn edits_over(&self, table: &Snapshot, resolved: &ResolvedSet) -> Vec<ProposedEdit> {
+        let mut edits = self.set.edits(&resolved.outcome, table, &self.author, self.at);
         let gone = |subject: &ResourceKey| ProposedEdit { key: subject.key(), value: None, expected: None };
-        edits.extend(settled.pruned.iter().map(gone));
+        edits.extend(resolved.pruned.iter().map(gone));
         edits
     }
 }
@@ -149,9 +148,9 @@ impl DeferredSet {
 impl EditPlanner for DeferredSet {
     fn edits(&self, entries: &EntriesView<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
         let now = self.table.at(entries);
-        match self.claim.settle(&self.set, &now) {
-            Ok(settled) => Ok(self.edits_over(&now, &settled)),
-            Err(refused) => Err(refused.iter().map(ResourceKey::key).collect()),
+        match self.claim.resolve(&self.set, &now) {
+            Ok(resolved) => Ok(self.edits_over(&now, &resolved)),
+            Err(forbidden) => Err(forbidden.iter().map(ResourceKey::key).collect()),
         }
     }
 }
@@ -164,7 +163,7 @@ impl Written {
         }
     }
 
-    /// Whether it is stored just so.
+    /// True if the stored value is identical.
     fn is_stored(&self, table: &Snapshot) -> bool {
         match self {
             Self::Rule(rule) => rule.unchanged(table).is_some(),
@@ -172,7 +171,7 @@ impl Written {
         }
     }
 
-    /// Whether what is stored means the same, whoever owns it and whether it writes a default out or not.
+    /// True if the stored value has the same meaning, without owner and written-out defaults.
     fn amounts_to_stored(&self, table: &Snapshot) -> bool {
         match self {
             Self::Rule(written) => {

@@ -1,4 +1,4 @@
-//! Which settings others own that a set would change: the answer to a set that is refused for its owner.
+//! The settings of other owners that a set would change: the error of a set that is rejected for its owner.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 use crate::write::change_set::{ChangeSet, ResourceChange, Written};
 
-/// So many are listed; the others are counted.
+/// The most conflicts that are listed; the others are counted.
 const MAX_CONFLICTS: usize = 100;
 const UNREADABLE: &str = "unreadable by this control plane";
 
-/// The settings that a set would change although they belong to others, by what is there.
+/// Returns the settings of other owners that a set would change, from the current entries.
 pub(crate) fn owned(
     set: &ChangeSet,
     there: impl IntoIterator<Item = (ResourceKey, Option<Current>)>,
@@ -31,7 +31,7 @@ pub(crate) fn owned(
     ApiError::Owned(v1::Conflicts { conflicts, total: u32::try_from(total).unwrap_or(u32::MAX) })
 }
 
-/// The same where this replica's table says what is there.
+/// Returns the same error from the snapshot of this replica.
 pub(crate) fn owned_in(set: &ChangeSet, table: &Snapshot, refused: Vec<ResourceKey>) -> ApiError {
     let there = refused.into_iter().map(|subject| {
         let current = Current::stored(table, &subject);
@@ -65,12 +65,12 @@ fn of_subject(
         return vec![conflict(whole.to_owned(), UNREADABLE.to_owned(), String::new())];
     };
     let put = wanted.and_then(|change| change.put.as_ref());
-    // What is written was parsed; it has settings.
+    // A parsed rule or guard has settings.
     let wants = put.and_then(|put| match put {
         Written::Rule(rule) => Settings::of_rule(&rule.wire).ok(),
         Written::Guard(guard) => Settings::of_guard(&guard.wire).ok(),
     });
-    // That the set's owner would become theirs is no setting that anybody wrote.
+    // The author wrote no owner; the set's owner is implied.
     let implied = put.is_some() && wanted.is_some_and(|change| !change.names_owner);
     let differing = are.differing(wants.unwrap_or_default()).into_iter();
     let differing = differing.filter(|one| !(implied && one.path == "owner"));

@@ -1,6 +1,6 @@
 //! Digests of requests, for page tokens and repeated request ids.
 
-/// An FNV-1a digest: the same on every machine and in every version.
+/// An FNV-1a digest, stable across machines and versions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Digest(u64);
 
@@ -15,7 +15,7 @@ impl Digest {
         }
     }
 
-    pub(crate) fn of(bytes: &[u8]) -> u64 {
+    pub(crate) fn hash(bytes: &[u8]) -> u64 {
         let mut digest = Self::new();
         digest.add(bytes);
         digest.value()

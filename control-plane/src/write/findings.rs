@@ -1,13 +1,14 @@
-//! What is found of rules and guards where they are written, and what is refused for a guard.
+//! Findings about rules and guards at the time of writing, and the check against guards.
 //!
-//! Findings are the engine's ([`lint`](damper_core::lint)), and those that need what a server knows: guards, clients,
-//! traffic; what the chain comes to is found in [`chain`](crate::graph).
+//! The engine provides most findings ([`lint`](damper_core::lint)). The others depend on guards, clients and
+//! traffic. Findings along the chain are in [`chain_limit`](crate::write::chain_limit).
 //!
-//! A rule that lies wholly inside a guard and exceeds it would never be in force as it stands: it is refused. Any
-//! other excess is accepted, since the rule is right on some of its routes, and told as a finding. A rule that is
-//! stored just so already is not refused either: nothing is written, and whoever applies the same set again is
-//! not stopped by a guard that came in between. A rule and a guard that are written at the same moment may pass each
-//! other; then the guard cuts what it would have refused.
+//! A rule inside a guard that exceeds it on all its routes is rejected. A rule that exceeds a guard on some
+//! routes is accepted with a finding.
+//!
+//! A rule that is already stored unchanged is not rejected: nothing is written, and applying the same set
+//! again keeps working after a new guard. Concurrent writes of a rule and a guard are not checked against
+//! each other; the guard then cuts the rule.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -22,15 +23,15 @@ use crate::state::guards::{CeilingExceeded, GuardTable};
 use crate::stats::rate_window::RateWindow;
 use crate::stats::summary::RouteSummary;
 
-/// The most findings in one answer.
+/// The most findings in one response.
 const MAX_FINDINGS: usize = 1000;
 
-/// A finding of this code.
+/// Creates a finding with this code.
 pub(crate) fn finding(known: FindingCode, subject: &str, field: &str, message: String) -> v1::Finding {
-    told(subject, lint::Finding::new(known, field, message))
+    to_wire(subject, lint::Finding::new(known, field, message))
 }
 
-fn told(subject: &str, found: lint::Finding) -> v1::Finding {
+fn to_wire(subject: &str, found: lint::Finding) -> v1::Finding {
     let lint::Finding { code, severity, field, message, remedy } = found;
     let severity = match severity {
         Severity::Hint => v1::Severity::Hint,
@@ -47,14 +48,14 @@ fn told(subject: &str, found: lint::Finding) -> v1::Finding {
     }
 }
 
-/// How much is called at present, for findings that go by it: looked at only if there is one.
+/// Current call rates for findings that depend on them, read on first use.
 pub(crate) struct Traffic<'a> {
     fleet: &'a FleetState,
     rows: OnceCell<Arc<[Arc<RouteSummary>]>>,
 }
 
 impl<'a> Traffic<'a> {
-    pub(crate) fn of(fleet: &'a FleetState) -> Self {
+    pub(crate) fn new(fleet: &'a FleetState) -> Self {
         Self { fleet, rows: OnceCell::new() }
     }
 
@@ -62,7 +63,8 @@ impl<'a> Traffic<'a> {
         self.rows.get_or_init(|| self.fleet.stats.rows_over(RateWindow::default(), &self.fleet.table()))
     }
 
-    /// Calls per second and process on the busiest route of a pattern, rounded up; none where none is known.
+    /// Returns calls per second and process on the busiest route of a pattern, rounded up; `None` if no route
+    /// is known.
     fn busiest(&self, pattern: &Pattern) -> Option<u32> {
         let of_pattern =
             self.rows().iter().filter(|row| row.route.key().is_some_and(|key| pattern.matches(&key)));
@@ -77,16 +79,16 @@ impl<'a> Traffic<'a> {
     }
 }
 
-/// Everything about a rule, as it is written or as guards leave it, that the engine finds.
+/// Returns the findings of the engine about a rule, as written or as cut by guards.
 pub(crate) fn of_rule_itself(
     rule: &Rule,
     traffic: &Traffic<'_>,
 ) -> impl Iterator<Item = v1::Finding> + use<> {
     let subject = rule.pattern().to_string();
-    lint::findings(rule, &traffic.context(rule)).into_iter().map(move |found| told(&subject, found))
+    lint::findings(rule, &traffic.context(rule)).into_iter().map(move |found| to_wire(&subject, found))
 }
 
-/// Everything about a rule that deserves a look where it is written, but for the chain.
+/// Returns all findings about a rule at the time of writing, except those along the chain.
 pub(crate) fn of_rule<'a>(
     guards: &'a GuardTable,
     rule: &'a Rule,
@@ -97,12 +99,12 @@ pub(crate) fn of_rule<'a>(
     cuts(guards, rule).chain(lacking).chain(of_rule_itself(rule, traffic))
 }
 
-/// Everything about a guard that deserves a look where it is written, but for the rules that it cuts.
+/// Returns all findings about a guard at the time of writing, except the rules that it cuts.
 pub(crate) fn of_guard(guard: &Guard, reach: &v1::RuleReach) -> impl Iterator<Item = v1::Finding> + use<> {
     let subject = guard.pattern().to_string();
     let lacking = lacking(&subject, reach, "rules that it cuts are off there");
-    let of_itself = lint::guard_findings(guard).into_iter().map(move |found| told(&subject, found));
-    lacking.into_iter().chain(of_itself)
+    let from_lint = lint::guard_findings(guard).into_iter().map(move |found| to_wire(&subject, found));
+    lacking.into_iter().chain(from_lint)
 }
 
 fn lacking(subject: &str, reach: &v1::RuleReach, so: &str) -> Option<v1::Finding> {
@@ -111,68 +113,69 @@ fn lacking(subject: &str, reach: &v1::RuleReach, so: &str) -> Option<v1::Finding
     (*lacking > 0).then(|| finding(codes::CLIENTS_LACK_FEATURE, subject, "", message))
 }
 
-/// Findings up to a bound; beyond it they are counted.
+/// A bounded list of findings; those beyond the bound are counted.
 #[derive(Default)]
 pub(crate) struct FindingList {
-    told: usize,
-    untold: usize,
+    listed: usize,
+    omitted: usize,
 }
 
 impl FindingList {
-    /// Findings that are all of an answer.
+    /// Returns the findings of a response that has no others.
     pub(crate) fn all(found: impl IntoIterator<Item = v1::Finding>) -> Vec<v1::Finding> {
         let mut findings = Self::default();
-        let mut told = findings.take(found);
-        told.extend(findings.rest(0));
-        told
+        let mut listed = findings.take(found);
+        listed.extend(findings.rest(0));
+        listed
     }
 
-    /// Takes more findings; answers those that there is room for.
+    /// Adds findings and returns those within the bound.
     pub(crate) fn take(&mut self, more: impl IntoIterator<Item = v1::Finding>) -> Vec<v1::Finding> {
         let mut taken = Vec::new();
         for finding in more {
-            // The last place is for the number of those that are left out.
-            if self.told + 1 < MAX_FINDINGS {
-                self.told += 1;
+            // The last place is for the number of omitted findings.
+            if self.listed + 1 < MAX_FINDINGS {
+                self.listed += 1;
                 taken.push(finding);
             } else {
-                self.untold += 1;
+                self.omitted += 1;
             }
         }
         taken
     }
 
-    /// How many were left out, if any were; `unchecked` rules and guards were not looked at.
+    /// Returns the number of omitted findings, `None` if 0. `unchecked` is the number of rules and guards
+    /// without a check.
     pub(crate) fn rest(&self, unchecked: usize) -> Option<v1::Finding> {
-        let message = match (self.untold, unchecked) {
+        let message = match (self.omitted, unchecked) {
             (0, 0) => return None,
-            (untold, 0) => format!("and {untold} more findings"),
+            (omitted, 0) => format!("and {omitted} more findings"),
             (0, unchecked) => format!("{unchecked} more rules or guards, not checked for findings"),
-            (untold, unchecked) => {
-                format!("and {untold} more findings; {unchecked} more rules or guards, not checked for them")
+            (omitted, unchecked) => {
+                format!("and {omitted} more findings; {unchecked} more rules or guards, not checked for them")
             }
         };
         Some(finding(codes::MORE_FINDINGS, "", "", message))
     }
 }
 
-/// Refuses a rule that is never in force as it stands: every setting that a guard around it does not allow.
-pub(crate) fn refuse(guards: &GuardTable, rule: &Rule) -> Result<(), Faults> {
+/// Errors if a guard around the rule does not allow one of its settings.
+pub(crate) fn check_guards(guards: &GuardTable, rule: &Rule) -> Result<(), Faults> {
     let mut faults = Faults::none();
     for exceeded in guards.exceeded_by(rule).filter(|exceeded| exceeded.is_whole(rule)) {
         let CeilingExceeded { excess, .. } = &exceeded;
-        let guard = exceeded.guard_in_words();
+        let guard = exceeded.describe_guard();
         faults.add(format!("policy.{}", excess.field), format!("{}, the ceiling of {guard}", excess.problem));
     }
     faults.or(())
 }
 
-/// Every setting of a rule that guards cut.
+/// Returns a finding for every setting of a rule that guards cut.
 pub(crate) fn cuts<'a>(guards: &'a GuardTable, rule: &'a Rule) -> impl Iterator<Item = v1::Finding> + 'a {
     guards.exceeded_by(rule).map(|exceeded| cut(&exceeded, rule))
 }
 
-/// One setting that a guard cuts.
+/// Returns the finding for a setting that a guard cuts.
 pub(crate) fn cut(CeilingExceeded { guard, excess }: &CeilingExceeded, rule: &Rule) -> v1::Finding {
-    told(&rule.pattern().to_string(), lint::cut(guard, excess, rule))
+    to_wire(&rule.pattern().to_string(), lint::cut(guard, excess, rule))
 }

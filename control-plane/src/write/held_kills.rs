@@ -1,5 +1,5 @@
-//! Kills while the store cannot take them, or has not begun to in time: set and ended in memory, sent to clients and to the other replicas, and
-//! written when the store is there again.
+//! Kills while the store is unavailable or too slow: set and ended in memory, sent to clients and peers, and
+//! written once the store is available again.
 
 #[cfg(test)]
 mod tests;
@@ -9,7 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use damper_core::Pattern;
 use damper_core::kill::MAX_KILLS;
+use damper_net::limits::Limit;
 use damper_proto::v1;
+use damper_store::writer::{Committed, Proposal, ProposedEdit};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -20,22 +22,20 @@ use crate::state::snapshot::Snapshot;
 use crate::state::watcher::Hold;
 use crate::write::Writes;
 use crate::write::request::{WriteRequest, too_many};
-use damper_net::limits::Limit;
-use damper_store::writer::{Committed, Proposal, ProposedEdit};
 
-/// How long the writer may be busy with what was asked for before, so that a kill is answered within a second. A large
-/// set can take it many seconds.
-pub(crate) const IF_BUSY_FOR: Duration = Duration::from_millis(500);
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How long the follower may take to put a kill in force: it has no more to do than to publish it.
-const SHOWN_WITHIN: Duration = Duration::from_secs(5);
+/// Longest time that the writer may be busy with earlier writes, so that a kill is answered within a second.
+/// A large set can take many seconds.
+pub(crate) const MAX_WRITER_WAIT: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Longest time for the store watcher to publish a kill.
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// True if nothing can be written: the store is away, or is not the one that is known.
+/// True if writes are impossible: the store is unavailable, or is not the accepted one.
 pub(crate) fn is_needed(table: &Snapshot) -> bool {
     table.stale_since.is_some() || table.unaccepted.is_some()
 }
 
-/// Sets kills in memory, or ends those with these keys: all or none. Returns the table that has it so.
+/// Sets kills in memory, or ends those with these keys, all or none. Returns the snapshot with the change.
 pub(crate) async fn hold(
     writes: &Writes,
     asked: &WriteRequest,
@@ -49,11 +49,11 @@ pub(crate) async fn hold(
         writes.fleet.state.hold.send(hold).await.ok()?;
         answered.await.ok()
     };
-    match timeout(SHOWN_WITHIN, holding).await.ok().flatten() {
+    match timeout(PUBLISH_TIMEOUT, holding).await.ok().flatten() {
         Some(Ok(table)) => Ok(table),
-        Some(Err(NotHeld::Known)) => Err(ApiError::unavailable(
-            "a later decision about this kill has just been made; look and try again",
-        )),
+        Some(Err(NotHeld::Known)) => {
+            Err(ApiError::unavailable("a later change of this kill exists; list the kills, then try again"))
+        }
         Some(Err(NotHeld::Full)) => Err(too_many(Limit::Kills, MAX_KILLS + 1, MAX_KILLS)),
         Some(Err(NotHeld::Unreadable)) => Err(ApiError::unavailable("the kill cannot be read back")),
         None => Err(ApiError::unavailable("the server did not put the kill in force within 5 s; try again")),
@@ -67,37 +67,37 @@ fn decision(
     kill: Option<v1::KillSwitch>,
 ) -> v1::HeldKill {
     let proposal = asked.proposal(SystemTime::now(), Vec::new());
-    // Later than what it replaces, which a replica may have decided whose clock is ahead.
+    // Later than the replaced decision, which may come from a replica whose clock is ahead.
     let stored = table.kills().stored(pattern).map(|kill| kill.updated_at());
     let before = stored.max(table.held().decided_at(pattern));
     let at = before.map_or(proposal.at, |before| proposal.at.max(before + Duration::from_millis(1)));
     let Proposal { author, principal, reason, peer, .. } = proposal;
     let (subject, sets) = (ResourceKey::Kill(pattern.clone()), kill.is_some());
-    tracing::warn!(%subject, author, principal, reason, sets, "held in memory");
+    tracing::warn!(%subject, author, principal, reason, sets, "kill held in memory");
     v1::HeldKill { key: Some(pattern.into()), kill, at: Some(at.into()), author, principal, reason, peer }
 }
 
-/// Writes what is held, as soon as the store takes it. Every replica does it, each with the same request id: what
-/// another one has written is not written again, even if it was ended since.
+/// Writes held kills once the store is available. Every replica does so with the same request id, so a kill
+/// is not written twice, even if it ended in between.
 pub(crate) async fn run(writes: Arc<Writes>) {
     let mut tables = writes.fleet.state.table.clone();
     loop {
         let ready = |view: &Arc<Snapshot>| !is_needed(view) && !view.held().is_empty();
         let Ok(view) = tables.wait_for(ready).await.map(|view| view.clone()) else {
-            // The server is ending, and this task with it.
+            // The server is stopping, and this task with it.
             return std::future::pending().await;
         };
         for held in view.held().iter() {
             match writes.fleet.state.writer.propose(proposal(held)).await {
                 Ok(Committed { revision, .. }) => {
                     let (key, pattern, at) = (held.key(), held.pattern(), held.at());
-                    tracing::info!(key, revision, "a kill that was held is stored");
+                    tracing::info!(key, revision, "held kill stored");
                     let _ = writes.fleet.state.hold.send(Hold::Stored { pattern, at, revision }).await;
                 }
-                Err(error) => tracing::warn!(%error, "a kill that is held cannot be stored yet"),
+                Err(error) => tracing::warn!(%error, "storing a held kill failed; retrying"),
             }
         }
-        sleep(AGAIN_AFTER.mul_f64(0.5 + fastrand::f64())).await;
+        sleep(RETRY_DELAY.mul_f64(0.5 + fastrand::f64())).await;
     }
 }
 
@@ -115,6 +115,6 @@ fn proposal(held: &HeldKill) -> Proposal {
         at: held.at(),
         expected_head: None,
         edits: vec![ProposedEdit { key: held.key(), value, expected: None }],
-        judge: None,
+        planner: None,
     }
 }

@@ -1,16 +1,18 @@
-//! Clears away what is left in the store of kills that are over.
+//! Deletes expired kills from the store.
 //!
-//! Nothing waits for it: who reads kills looks at the clock. Every replica does it, each kill in the version that was
-//! over only, so that one which is set anew in the same moment stays; who comes second finds it done.
+//! Nothing waits for the deletion: readers of kills compare the expiry with the clock. Every replica deletes,
+//! and only the expired version of a kill, so a kill that is set again at the same moment stays. The second
+//! replica finds nothing to do.
 //!
-//! What one replica clears away ends for the whole fleet, so none does by its wall clock alone, which may be ahead of
-//! the one by which the kill was set: it must also have held the kill for all of its time by its own steady clock. After
-//! a restart that takes so long again, up to a day after the end; until then what is over only lies there.
+//! A deletion ends the kill for the whole fleet, and the wall clock of one replica may be ahead. So a replica
+//! must also have held the kill for its whole duration by the monotonic clock. After a restart that takes as
+//! long again, at most a day after the expiry.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use damper_proto::v1;
+use damper_store::writer::ProposedEdit;
 use tokio::time::{sleep, timeout};
 
 use crate::state::error::ApiError;
@@ -18,40 +20,40 @@ use crate::state::kills::{KillTable, StoredKill};
 use crate::state::resource_key::ResourceKey;
 use crate::write::Writes;
 use crate::write::request::{CompletedWrite, WriteRequest, write};
-use damper_store::writer::ProposedEdit;
 
-/// How long after its end a kill is cleared away, and up to how much more, so that replicas seldom meet.
-const LATE: Duration = Duration::from_secs(2);
-/// No clock is so far ahead that a kill is not over by then, whoever held it.
-const OVER_FOR_CERTAIN: Duration = Duration::from_secs(24 * 60 * 60);
+/// Delay between the expiry of a kill and its deletion. A random share of `SPREAD` is added, so that replicas
+/// rarely collide.
+const DELETE_DELAY: Duration = Duration::from_secs(2);
+/// No clock is this far ahead, so a kill is expired by then in any case.
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(24 * 60 * 60);
 const SPREAD: Duration = Duration::from_millis(500);
-/// The longest time without a look at the clock, which may be set.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
-const AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// Longest time between two reads of the wall clock, which may be set.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 const AUTHOR: &str = "damper";
 const REASON: &str = "expired";
 
-/// Clears away for ever.
+/// Deletes expired kills until the server stops.
 pub(crate) async fn run(writes: Arc<Writes>) {
     let mut table = writes.fleet.state.table.clone();
     loop {
         let view = table.borrow_and_update().clone();
         let due = due(view.kills(), ClockPair::read()).map(|due| due + SPREAD.mul_f64(fastrand::f64()));
-        match timeout(due.unwrap_or(LOOK_EVERY).min(LOOK_EVERY), table.changed()).await {
+        match timeout(due.unwrap_or(CLOCK_INTERVAL).min(CLOCK_INTERVAL), table.changed()).await {
             Ok(Ok(())) => continue,
-            // The server is ending, and this task with it.
+            // The server is stopping, and this task with it.
             Ok(Err(_)) => std::future::pending().await,
             Err(_) => {}
         }
-        if let Err(error) = clear(&writes, |stored, now| until_cleared(stored, now).is_zero()).await {
-            tracing::warn!(%error, "kills that are over could not be cleared away; trying again later");
-            sleep(AGAIN_AFTER).await;
+        if let Err(error) = delete(&writes, |stored, now| until_deleted(stored, now).is_zero()).await {
+            tracing::warn!(%error, "deleting expired kills failed; retrying");
+            sleep(RETRY_DELAY).await;
         }
     }
 }
 
-/// The present by both clocks.
+/// The current time of both clocks.
 #[derive(Clone, Copy)]
 struct ClockPair {
     wall: SystemTime,
@@ -64,47 +66,51 @@ impl ClockPair {
     }
 }
 
-/// How long until the first kill is to be cleared away.
+/// Returns the time until the first deletion.
 fn due(kills: &KillTable, now: ClockPair) -> Option<Duration> {
-    kills.all().map(|stored| until_cleared(stored, now)).min()
+    kills.all().map(|stored| until_deleted(stored, now)).min()
 }
 
-/// How long until a kill is to be cleared away.
-fn until_cleared(stored: &StoredKill, now: ClockPair) -> Duration {
+/// Returns the time until a kill is deleted.
+fn until_deleted(stored: &StoredKill, now: ClockPair) -> Duration {
     let until = |at: SystemTime| at.duration_since(now.wall).unwrap_or_default();
     let held = stored.still_to_hold(now.steady);
-    until(stored.expires_at + LATE).max(held.min(until(stored.expires_at + OVER_FOR_CERTAIN)))
+    until(stored.expires_at + DELETE_DELAY).max(held.min(until(stored.expires_at + MAX_CLOCK_SKEW)))
 }
 
-/// Makes room where there is none: removes all kills that are over by this replica's clock.
+/// Deletes all kills that are expired by this replica's clock, to make room for new ones.
 pub(crate) async fn make_room(writes: &Writes) -> Result<(), ApiError> {
-    clear(writes, |stored, now| stored.remaining(now.wall).is_none()).await
+    delete(writes, |stored, now| stored.remaining(now.wall).is_none()).await
 }
 
-/// Removes kills from the store.
-async fn clear(writes: &Writes, is_over: impl Fn(&StoredKill, ClockPair) -> bool) -> Result<(), ApiError> {
+/// Deletes kills from the store.
+async fn delete(
+    writes: &Writes,
+    is_expired: impl Fn(&StoredKill, ClockPair) -> bool,
+) -> Result<(), ApiError> {
     let now = ClockPair::read();
     let table = writes.fleet.table();
-    let over: Vec<&Arc<StoredKill>> = table.kills().all().filter(|stored| is_over(stored, now)).collect();
-    if over.is_empty() {
+    let expired: Vec<&Arc<StoredKill>> =
+        table.kills().all().filter(|stored| is_expired(stored, now)).collect();
+    if expired.is_empty() {
         return Ok(());
     }
-    let edits = over.iter().map(|stored| ProposedEdit {
+    let edits = expired.iter().map(|stored| ProposedEdit {
         key: ResourceKey::Kill(stored.kill.pattern().clone()).key(),
         value: None,
         expected: Some(stored.wire.revision),
     });
     let options =
         v1::WriteOptions { author: AUTHOR.to_owned(), reason: REASON.to_owned(), ..Default::default() };
-    match write(writes, &WriteRequest::by_itself(options), &table, now.wall, edits.collect()).await {
+    match write(writes, &WriteRequest::internal(options), &table, now.wall, edits.collect()).await {
         Ok(CompletedWrite { committed, .. }) => {
-            for stored in over {
+            for stored in expired {
                 let kill = stored.kill.pattern();
-                tracing::warn!(%kill, reason = stored.kill.reason(), revision = committed.revision, "a kill has expired");
+                tracing::warn!(%kill, reason = stored.kill.reason(), revision = committed.revision, "kill expired");
             }
             Ok(())
         }
-        // Another replica was faster, or somebody has set one of them anew: the table will show it.
+        // Another replica was faster, or one of the kills was set again: the snapshot will show it.
         Err(ApiError::Conflict { .. }) => Ok(()),
         Err(error) => Err(error),
     }
@@ -140,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_is_cleared_away_a_little_after_its_end_and_the_first_one_first() {
+    fn kill_is_deleted_after_its_expiry_earliest_first() {
         let held_from = Instant::now();
         let both = kills(&[("a", 60), ("b", 10)]);
         let at = |seconds| {
@@ -148,17 +154,17 @@ mod tests {
             ClockPair { wall: START + since, steady: held_from + since }
         };
         assert!(due(&kills(&[]), at(0)).is_none());
-        assert_eq!(due(&both, at(0)), Some(Duration::from_secs(10) + LATE));
+        assert_eq!(due(&both, at(0)), Some(Duration::from_secs(10) + DELETE_DELAY));
         assert_eq!(
             due(&both, at(11)),
             Some(Duration::from_secs(1)),
-            "the clock of who took it may be behind"
+            "the clock of the accepting server may be behind"
         );
         assert_eq!(due(&both, at(12)), Some(Duration::ZERO));
     }
 
     #[test]
-    fn a_clock_that_is_ahead_or_jumps_clears_nothing_away_before_it_was_held_for_its_time() {
+    fn clock_ahead_deletes_no_kill_before_its_duration() {
         let held_from = Instant::now();
         let kills = kills(&[("a", 60)]);
         let left = |wall: u64, held: u64| {
@@ -166,7 +172,7 @@ mod tests {
             due(&kills, ClockPair { wall, steady }).unwrap().as_secs_f64().round()
         };
         const DAY: u64 = 24 * 3600;
-        // Seconds by this replica's wall clock since the kill was set, for how long it has held it, what is left.
+        // Seconds by the wall clock since the kill was set, seconds held, seconds left.
         for (wall, held, expected) in
             [(3_600, 0, 60.0), (3_600, 59, 1.0), (3_600, 61, 0.0), (0, 61, 62.0), (DAY + 61, 0, 0.0)]
         {

@@ -24,20 +24,20 @@ use damper_net::limits::Limiter;
 
 use crate::push::fleet_state::FleetState;
 
-/// What a write reads, checks and changes.
+/// The context of a write.
 pub(crate) struct Writes {
     pub(crate) fleet: Arc<FleetState>,
     pub(crate) limiter: Limiter,
     pub(crate) limits: WriteLimits,
 }
 
-/// The limits of what can be stored.
+/// Limits of the stored resources.
 #[derive(Clone, Debug)]
 pub(crate) struct WriteLimits {
     pub(crate) max_rules: usize,
     pub(crate) max_guards: usize,
     pub(crate) max_tokens: usize,
     pub(crate) max_apply_bytes: usize,
-    /// Writes that raise the worst chain above this are rejected unless forced.
+    /// Writes that raise the worst chain above this limit are rejected unless forced.
     pub(crate) max_amplification: u32,
 }

@@ -1,7 +1,8 @@
-//! Changes by hand of what belongs to somebody: they are made, and told.
+//! The finding about a single change of a rule or guard that another owner's set contains.
 //!
-//! A set is refused where it would change what another owns; one change by hand is not, because in an incident
-//! whoever is there must be able to act. But the owner's next set undoes it, which its author should know.
+//! A set that would change the rules of another owner is rejected. A single change is accepted, because an
+//! operator must be able to act in an incident. The next set of the owner undoes the change, so its author
+//! gets a finding.
 
 use damper_core::lint::codes;
 use damper_proto::v1;
@@ -10,11 +11,11 @@ use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 use crate::write::findings;
 
-/// That what is changed or removed belongs to somebody whom the author does not name. What the new rule or guard says
-/// does not count: who writes back what was read names its owner without having thought of it.
-pub(crate) fn finding(table: &Snapshot, subject: &ResourceKey, said: &str) -> Option<v1::Finding> {
+/// Returns the finding if the subject has an owner and the author names none or another. The owner field of
+/// the new rule or guard does not count: writing back what was read repeats it unintentionally.
+pub(crate) fn finding(table: &Snapshot, subject: &ResourceKey, declared: &str) -> Option<v1::Finding> {
     let owner = table.owner_of(subject);
-    if owner.is_empty() || owner == said {
+    if owner.is_empty() || owner == declared {
         return None;
     }
     let kind = if matches!(subject, ResourceKey::Guard(_)) { "guard" } else { "rule" };

@@ -1,4 +1,5 @@
-//! Whom a rule or guard concerns at the moment, and what an operator may have meant where that is nobody.
+//! Counts the routes and clients that a rule or guard applies to, and suggests similar names if there are
+//! none.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -9,21 +10,21 @@ use damper_proto::v1;
 use crate::push::delivery::{Delivery, DeliveryCounts};
 use crate::push::fleet_state::FleetState;
 
-/// How many near names are told.
+/// The most names that are suggested.
 const NEAREST: usize = 3;
-/// More changes to a name than this make another name, not a slip.
+/// Names with a greater edit distance are not suggested.
 const MAX_DISTANCE: usize = 3;
 
 /// The known routes and connected clients at one moment.
 pub(crate) struct ReachSurvey {
     routes: Vec<Arc<RouteKey>>,
     delivery: Delivery,
-    /// Known names, by the part of a pattern.
+    /// Known names by part of a pattern.
     known: OnceLock<[BTreeSet<String>; 4]>,
 }
 
 impl ReachSurvey {
-    pub(crate) fn of(fleet: &FleetState) -> Self {
+    pub(crate) fn new(fleet: &FleetState) -> Self {
         Self {
             routes: fleet.stats.keys(),
             delivery: Delivery::of(&fleet.hub, &fleet.table()),
@@ -31,25 +32,25 @@ impl ReachSurvey {
         }
     }
 
-    /// Whom the rule concerns.
+    /// Returns the reach of a rule.
     pub(crate) fn reach(&self, rule: &Rule) -> v1::RuleReach {
-        self.told(
+        self.to_wire(
             std::slice::from_ref(rule.pattern()),
             self.delivery.delivered(rule.pattern(), 0, Some(rule)),
         )
     }
 
-    /// Whom a guard concerns.
+    /// Returns the reach of a guard.
     pub(crate) fn reach_of_guard(&self, pattern: &Pattern) -> v1::RuleReach {
-        self.told(std::slice::from_ref(pattern), self.delivery.guarded(pattern))
+        self.to_wire(std::slice::from_ref(pattern), self.delivery.guarded(pattern))
     }
 
-    /// Whom kills of these patterns concern, each counted once.
+    /// Returns the reach of kills with these patterns, each client and route counted once.
     pub(crate) fn reach_of_kills(&self, patterns: &[Pattern]) -> v1::RuleReach {
-        self.told(patterns, self.delivery.killed(patterns))
+        self.to_wire(patterns, self.delivery.killed(patterns))
     }
 
-    fn told(&self, patterns: &[Pattern], delivered: DeliveryCounts) -> v1::RuleReach {
+    fn to_wire(&self, patterns: &[Pattern], delivered: DeliveryCounts) -> v1::RuleReach {
         let matches = |route: &&Arc<RouteKey>| patterns.iter().any(|pattern| pattern.matches(route));
         let routes = self.routes.iter().filter(matches).count();
         v1::RuleReach {
@@ -63,7 +64,7 @@ impl ReachSurvey {
         }
     }
 
-    /// The known names that come nearest to those that nobody has.
+    /// Returns the known names that are most similar to the unknown names of a pattern.
     fn nearest(&self, pattern: &Pattern) -> Vec<String> {
         let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } = pattern.into();
         let written = [caller_service, caller_cluster, callee_service, callee_method];
@@ -106,7 +107,7 @@ impl ReachSurvey {
     }
 }
 
-/// How many characters must be inserted, removed or replaced to make one name of the other.
+/// Returns the edit distance of two names, at least for distances up to the limit.
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     if a.len().abs_diff(b.len()) > MAX_DISTANCE {

@@ -1,10 +1,11 @@
-//! Removes one rule or guard by hand: the same for both.
+//! Deletes one rule or guard, the same for both.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use damper_core::{Faults, Pattern};
 use damper_proto::v1;
+use damper_store::writer::ProposedEdit;
 
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
@@ -12,20 +13,19 @@ use crate::state::snapshot::Snapshot;
 use crate::write::Writes;
 use crate::write::amplification::AmplificationChange;
 use crate::write::request::{
-    CompletedWrite, WriteRequest, all_or, check_expected, check_options, first_answer, read_key, write,
+    CompletedWrite, WriteRequest, all_or, check_expected, check_options, read_key, stored_answer, write,
 };
 use crate::write::single::Effects;
-use damper_store::writer::ProposedEdit;
 
-/// What a removal came to.
+/// The result of a deletion.
 pub(crate) struct DeletionResult {
     pub(crate) revision: u64,
     pub(crate) findings: Vec<v1::Finding>,
-    /// What it does to what repeating can add; none of a guard.
+    /// The change of the amplification; `None` for a guard.
     pub(crate) amplified: Option<AmplificationChange>,
 }
 
-/// Removes what has this key; `kind` says what that is.
+/// Deletes the rule or guard with this key, depending on `kind`.
 pub(crate) async fn remove(
     writes: &Arc<Writes>,
     asked: &WriteRequest,
@@ -37,11 +37,11 @@ pub(crate) async fn remove(
     check_options("options", &asked.options, &mut faults);
     let subject = kind(all_or(read_key("key", key).map_err(ApiError::Faults), faults)?);
     asked.permit([&subject])?;
-    let removal = Deletion { writes, asked, subject, expected };
-    if let Some(first) = first_answer(writes, asked).await? {
-        return removal.again(&first).await;
+    let deletion = Deletion { writes, asked, subject, expected };
+    if let Some(first) = stored_answer(writes, asked).await? {
+        return deletion.answer_repeated(&first).await;
     }
-    removal.carry_out().await
+    deletion.delete().await
 }
 
 struct Deletion<'a> {
@@ -52,47 +52,47 @@ struct Deletion<'a> {
 }
 
 impl Deletion<'_> {
-    async fn carry_out(&self) -> Result<DeletionResult, ApiError> {
+    async fn delete(&self) -> Result<DeletionResult, ApiError> {
         let Self { writes, asked, subject, expected } = self;
         let table = writes.fleet.table();
-        let beside = self.judge(&table).await?;
-        beside.chain.permit(&asked.options, |_| "key".to_owned()).map_err(ApiError::Faults)?;
+        let effects = self.effects(&table).await?;
+        effects.chain.permit(&asked.options, |_| "key".to_owned()).map_err(ApiError::Faults)?;
         if asked.options.validate_only {
             check_expected(&table, subject, *expected)?;
             table.revision_of(subject).ok_or_else(|| self.missing())?;
-            return Ok(self.removed(table.revision(), beside));
+            return Ok(self.removed(table.revision(), effects));
         }
         let done = write(writes, asked, &table, SystemTime::now(), vec![self.edit()]).await?;
         if done.committed.repeated {
-            return self.again(&done).await;
+            return self.answer_repeated(&done).await;
         }
-        self.done(&done, beside)
+        self.done(&done, effects)
     }
 
-    /// The answer to a request that was carried out before.
-    async fn again(&self, first: &CompletedWrite) -> Result<DeletionResult, ApiError> {
-        let beside = self.judge(&first.before).await?;
-        self.done(first, beside)
+    /// Answers a request that was committed before.
+    async fn answer_repeated(&self, first: &CompletedWrite) -> Result<DeletionResult, ApiError> {
+        let effects = self.effects(&first.before).await?;
+        self.done(first, effects)
     }
 
     fn done(
         &self,
         CompletedWrite { committed, .. }: &CompletedWrite,
-        beside: Effects,
+        effects: Effects,
     ) -> Result<DeletionResult, ApiError> {
         if committed.unchanged {
             return Err(self.missing());
         }
-        Ok(self.removed(committed.revision, beside))
+        Ok(self.removed(committed.revision, effects))
     }
 
-    fn removed(&self, revision: u64, mut beside: Effects) -> DeletionResult {
-        let amplified = beside.amplified.take();
-        DeletionResult { revision, findings: beside.findings(&self.subject).collect(), amplified }
+    fn removed(&self, revision: u64, mut effects: Effects) -> DeletionResult {
+        let amplified = effects.amplified.take();
+        DeletionResult { revision, findings: effects.findings(&self.subject).collect(), amplified }
     }
 
-    async fn judge(&self, table: &Arc<Snapshot>) -> Result<Effects, ApiError> {
-        Effects::of(self.writes, self.asked, table, (&self.subject, true), &self.edit()).await
+    async fn effects(&self, table: &Arc<Snapshot>) -> Result<Effects, ApiError> {
+        Effects::new(self.writes, self.asked, table, (&self.subject, true), &self.edit()).await
     }
 
     fn edit(&self) -> ProposedEdit {

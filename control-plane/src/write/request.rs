@@ -1,13 +1,16 @@
-//! How requests of the admin API are read, and how a write is made: the same for rules and guards.
+//! Reads the requests of the admin API and commits writes, the same for rules and guards.
 //!
-//! Input is parsed into the engine's types first, with all its faults. Writes go to the writer and are answered
-//! when the table of this replica shows them.
+//! Input is parsed into the engine's types first, with all its faults. A write is proposed to the writer and
+//! answered once the snapshot of this replica shows it.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use damper_core::{Faults, Pattern};
+use damper_net::connection::ConnectionInfo;
+use damper_net::limits::Limit;
 use damper_proto::{convert, v1};
+use damper_store::writer::{Committed, EditPlanner, EntriesView, Proposal, ProposeError, ProposedEdit};
 use tonic::Request;
 
 use crate::auth::caller::Caller;
@@ -19,22 +22,18 @@ use crate::state::snapshot::Snapshot;
 use crate::state::tokens::role::Role;
 use crate::write::Writes;
 use crate::write::digest::Digest;
-use damper_net::connection::ConnectionInfo;
-use damper_net::limits::Limit;
-use damper_store::writer::{Committed, Proposal, ProposeError, ProposedEdit};
-use damper_store::writer::{EditPlanner, EntriesView};
 
 const MAX_REQUEST_ID_BYTES: usize = 128;
 const MAX_REASON_BYTES: usize = 1024;
 const MAX_AUTHOR_BYTES: usize = 255;
-/// How long a write may wait for the table after it is durable.
+/// Longest wait for the snapshot after a write is durable.
 const REACHED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Reads a key that must be there.
+/// Reads a required key.
 pub(crate) fn read_key(path: &str, key: Option<&v1::Pattern>) -> Result<Pattern, Faults> {
     let mut faults = Faults::none();
     let Some(key) = key else {
-        faults.add(path, "must be given");
+        faults.add(path, "is required");
         return Err(faults);
     };
     convert::pattern(key).map_err(|inner| {
@@ -43,10 +42,10 @@ pub(crate) fn read_key(path: &str, key: Option<&v1::Pattern>) -> Result<Pattern,
     })
 }
 
-/// The most keys besides the first that one request may name.
+/// The most additional keys that one request may name.
 const MAX_ALSO: usize = 31;
 
-/// The keys of a request that may name several: `key`, and all in `also`; no key twice.
+/// Reads the keys of a request that may name several: `key` and all in `also`. Errors if a key appears twice.
 pub(crate) fn read_keys(key: Option<&v1::Pattern>, also: &[v1::Pattern]) -> Result<Vec<Pattern>, Faults> {
     let mut faults = Faults::none();
     if also.len() > MAX_ALSO {
@@ -57,7 +56,7 @@ pub(crate) fn read_keys(key: Option<&v1::Pattern>, also: &[v1::Pattern]) -> Resu
     let mut keys = Vec::new();
     for (path, key) in paths.zip(std::iter::once(key).chain(also.iter().map(Some))) {
         match read_key(&path, key) {
-            Ok(key) if keys.contains(&key) => faults.add(path, format!("{key} is named twice")),
+            Ok(key) if keys.contains(&key) => faults.add(path, format!("repeats {key}")),
             Ok(key) => keys.push(key),
             Err(inner) => faults.nest("", inner),
         }
@@ -65,24 +64,24 @@ pub(crate) fn read_keys(key: Option<&v1::Pattern>, also: &[v1::Pattern]) -> Resu
     if faults.is_empty() { Ok(keys) } else { Err(faults) }
 }
 
-/// Subjects in one line, for the log.
+/// Returns subjects as one line, for the log.
 pub(crate) fn listed(subjects: &[ResourceKey]) -> String {
     subjects.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Notes what is wrong with the options of a write.
+/// Adds the faults of the options of a write.
 pub(crate) fn check_options(path: &str, options: &v1::WriteOptions, faults: &mut Faults) {
     let v1::WriteOptions { request_id, reason, author, owner, .. } = options;
-    let mut of_owner = Faults::none();
-    damper_core::guard::check_owner(owner, &mut of_owner);
-    faults.nest(path, of_owner);
+    let mut owner_faults = Faults::none();
+    damper_core::guard::check_owner(owner, &mut owner_faults);
+    faults.nest(path, owner_faults);
     let bounded = [
         ("request_id", request_id, MAX_REQUEST_ID_BYTES),
         ("reason", reason, MAX_REASON_BYTES),
         ("author", author, MAX_AUTHOR_BYTES),
     ];
     if options.force && reason.is_empty() {
-        faults.add(format!("{path}.reason"), "must be given where a write is forced");
+        faults.add(format!("{path}.reason"), "is required for a forced write");
     }
     for (field, text, limit) in bounded {
         if text.len() > limit {
@@ -105,28 +104,28 @@ pub(crate) fn all_or<T>(parts: Result<T, ApiError>, options: Faults) -> Result<T
     }
 }
 
-/// A write as it was asked for.
+/// A write request with its options and its author.
 #[derive(Clone, Debug)]
 pub(crate) struct WriteRequest {
     pub(crate) options: v1::WriteOptions,
     digest: Digest,
     by: Requester,
-    /// How long the writer may be busy with others before it is refused.
+    /// Longest time that the writer may be busy with other writes before this one is rejected.
     taken_within: Duration,
 }
 
-/// Who asks, and from where.
+/// The caller of a request and its address.
 #[derive(Clone, Debug)]
 pub(crate) struct Requester {
     pub(crate) caller: Caller,
-    /// The address; empty = unknown, or the server itself.
+    /// Address of the caller; empty for the server itself or if unknown.
     pub(crate) address: String,
-    /// Whom limits are counted for; empty = the server itself.
+    /// The identity whose limits apply; empty for the server itself.
     identity: String,
 }
 
 impl Requester {
-    pub(crate) fn of<T>(request: &Request<T>) -> Self {
+    pub(crate) fn from_request<T>(request: &Request<T>) -> Self {
         let peer = request.extensions().get::<ConnectionInfo>();
         let address = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
         let caller = Caller::of(request);
@@ -134,20 +133,21 @@ impl Requester {
         Self { caller, address, identity }
     }
 
-    /// The server itself.
-    fn itself() -> Self {
+    /// Returns the server itself as the requester.
+    fn server() -> Self {
         Self { caller: Caller::Anybody, address: String::new(), identity: String::new() }
     }
 }
 
 impl WriteRequest {
-    /// Takes a request apart. `operation` and the request together make it recognisable.
+    /// Splits a request into options and message. The digest of `operation` and message identifies a repeated
+    /// request.
     pub(crate) fn read<T: prost::Message>(
         operation: &str,
         request: Request<T>,
         options: impl FnOnce(&mut T) -> Option<v1::WriteOptions>,
     ) -> (Self, T) {
-        let by = Requester::of(&request);
+        let by = Requester::from_request(&request);
         let mut request = request.into_inner();
         let mut digest = Digest::new();
         digest.add(operation.as_bytes());
@@ -156,7 +156,7 @@ impl WriteRequest {
         (Self::of_parts(options, digest, by), request)
     }
 
-    /// The same of a request that came in parts.
+    /// Creates a write from the parts of a streamed request.
     pub(crate) fn of_parts(mut options: v1::WriteOptions, digest: Digest, by: Requester) -> Self {
         if options.author.is_empty() {
             by.caller.name().clone_into(&mut options.author);
@@ -164,22 +164,22 @@ impl WriteRequest {
         Self { options, digest, by, taken_within: Duration::MAX }
     }
 
-    /// A write that has another way if the writer is busy for longer than this.
+    /// Sets the longest time that the writer may be busy, for a write that has an alternative.
     pub(crate) fn taken_within(self, taken_within: Duration) -> Self {
         Self { taken_within, ..self }
     }
 
-    /// What the server does by itself.
-    pub(crate) fn by_itself(options: v1::WriteOptions) -> Self {
-        Self::of_parts(options, Digest::new(), Requester::itself())
+    /// Creates a write of the server itself.
+    pub(crate) fn internal(options: v1::WriteOptions) -> Self {
+        Self::of_parts(options, Digest::new(), Requester::server())
     }
 
-    /// Who asks, as far as it was proven.
+    /// Returns the authenticated name of the caller.
     pub(crate) fn principal(&self) -> String {
         self.by.caller.principal()
     }
 
-    /// Who makes the change, for what it writes: the proven name first, and whatever else is declared.
+    /// Returns the author to store: the authenticated name first, then the declared one.
     pub(crate) fn author(&self) -> String {
         let (proven, declared) = (self.by.caller.name(), &self.options.author);
         match proven {
@@ -189,8 +189,8 @@ impl WriteRequest {
         }
     }
 
-    /// Whether who asks may change these, in the way that was asked for. It is looked at again when it is written; what
-    /// is only tried is looked at here alone.
+    /// Checks that the caller may change these subjects with the requested options. A commit checks again; a
+    /// dry run is checked only here.
     pub(crate) fn permit<'s>(
         &self,
         subjects: impl IntoIterator<Item = &'s ResourceKey>,
@@ -209,7 +209,8 @@ impl WriteRequest {
         if is_everything { self.by.caller.permit_everything("what is not in the set") } else { Ok(()) }
     }
 
-    /// The same of keys of the store. What is no rule, guard or kill is asked for by methods that are for admins.
+    /// Checks keys of the store. Other keys than those of rules, guards and kills are only written by methods
+    /// that require the role admin.
     fn permit_keys<'k>(&self, keys: impl IntoIterator<Item = &'k str>) -> Result<(), ApiError> {
         if matches!(self.by.caller, Caller::Anybody) {
             return Ok(());
@@ -218,7 +219,7 @@ impl WriteRequest {
         self.permit(&subjects)
     }
 
-    /// Tells the log of a change of rules and guards. What sets kills and creates tokens tells of them itself.
+    /// Logs a change of rules and guards. Writes of kills and tokens have log lines of their own.
     fn log(&self, first: Option<(ResourceKey, bool)>, others: usize, revision: u64) {
         let Some((first, is_removed)) = first else { return };
         let v1::WriteOptions { author, reason, .. } = &self.options;
@@ -226,7 +227,7 @@ impl WriteRequest {
         tracing::info!(%first, others, reason, author, principal, revision, "{what}");
     }
 
-    /// The proposal of edits; at any revision of the store, unless one is said.
+    /// Returns a proposal of edits, valid at any revision of the store.
     pub(crate) fn proposal(&self, at: SystemTime, edits: Vec<ProposedEdit>) -> Proposal {
         Proposal {
             author: self.options.author.clone(),
@@ -238,21 +239,21 @@ impl WriteRequest {
             at,
             expected_head: None,
             edits,
-            judge: None,
+            planner: None,
         }
     }
 }
 
-/// A write that was carried out, now or when it was first asked for.
+/// A committed write, from this request or from an earlier one with the same id.
 pub(crate) struct CompletedWrite {
     pub(crate) committed: Committed,
-    /// What it was decided over: of a repeated request what was there right before it.
+    /// The snapshot that the write was decided on; of a repeated request the one right before it.
     pub(crate) before: Arc<Snapshot>,
-    /// What was there right after it, or a little later; of a repeated request never later.
+    /// The snapshot right after the write or a little later; of a repeated request never later.
     pub(crate) after: Arc<Snapshot>,
 }
 
-/// Has edits written that were decided over a table, and waits until the table of this replica shows them.
+/// Commits edits that were decided on a snapshot and waits until the snapshot of this replica shows them.
 pub(crate) async fn write(
     writes: &Writes,
     asked: &WriteRequest,
@@ -263,7 +264,7 @@ pub(crate) async fn write(
     commit(writes, asked, before, asked.proposal(at, edits)).await
 }
 
-/// The same for any proposal.
+/// Commits a proposal and waits until the snapshot of this replica shows it.
 pub(crate) async fn commit(
     writes: &Writes,
     asked: &WriteRequest,
@@ -273,13 +274,13 @@ pub(crate) async fn commit(
     asked.by.caller.check_in_force(&writes.fleet.table(), SystemTime::now())?;
     asked.permit_keys(proposal.edits.iter().map(|edit| edit.key.as_str()))?;
     if !asked.by.identity.is_empty() {
-        // Kills and removals are never held up.
+        // Kills and deletions do not count against the limit.
         let counted = proposal.edits.iter().filter(|edit| !edit.key.starts_with(KILLS));
         let bytes = counted.filter_map(|edit| Some(edit.key.len() + edit.value.as_ref()?.len())).sum();
         writes.limiter.admit_bytes(&asked.by.identity, bytes)?;
     }
-    if let Some(judge) = proposal.judge.take() {
-        proposal.judge = Some(Arc::new(AuthorizedEdits { judge, asked: asked.clone() }));
+    if let Some(planner) = proposal.planner.take() {
+        proposal.planner = Some(Arc::new(AuthorizedEdits { planner, asked: asked.clone() }));
     }
     let mut rules_and_guards = proposal.edits.iter().filter_map(|edit| {
         let subject = ResourceKey::of_key(&edit.key)?;
@@ -287,9 +288,9 @@ pub(crate) async fn commit(
     });
     let (first, others) = (rules_and_guards.next(), rules_and_guards.count());
     let committed = match writes.fleet.state.writer.propose_within(asked.taken_within, proposal).await {
-        Err(ProposeError::Judged { entries }) => {
+        Err(ProposeError::PlannerRejected { entries }) => {
             asked.permit_keys(entries.iter().map(|(key, _)| key.as_str()))?;
-            return Err(ApiError::Judged(entries));
+            return Err(ApiError::PlannerRejected(entries));
         }
         done => done?,
     };
@@ -299,9 +300,9 @@ pub(crate) async fn commit(
     let after = match writes.fleet.state.table_at(committed.revision, REACHED_WITHIN).await {
         Ok(table) => table,
         Err(error) => {
-            // It is durable: to say anything else than yes would be wrong.
+            // The write is durable, so an error would be wrong.
             let revision = committed.revision;
-            tracing::warn!(%error, revision, "answering a write before the table shows it");
+            tracing::warn!(%error, revision, "answering a write before the snapshot shows it");
             writes.fleet.table()
         }
     };
@@ -310,12 +311,12 @@ pub(crate) async fn commit(
     }
     let committed = with_keys(writes, committed).await?;
     let found = if committed.unchanged { committed.revision } else { committed.revision - 1 };
-    let before = crate::state::history::as_it_was(&writes.fleet.state, &after, found).await?;
-    let after = crate::state::history::as_it_was(&writes.fleet.state, &after, committed.revision).await?;
+    let before = crate::state::history::snapshot_at(&writes.fleet.state, &after, found).await?;
+    let after = crate::state::history::snapshot_at(&writes.fleet.state, &after, committed.revision).await?;
     Ok(CompletedWrite { committed, before, after })
 }
 
-/// The first answer to a request of many keys, of which the writer does not remember the keys: the history has them, as
+/// Completes a repeated answer whose keys the writer no longer remembers. The keys come from the history, as
 /// far as it reaches.
 async fn with_keys(writes: &Writes, mut committed: Committed) -> Result<Committed, ApiError> {
     if committed.unchanged || !committed.keys.is_empty() {
@@ -331,16 +332,16 @@ async fn with_keys(writes: &Writes, mut committed: Committed) -> Result<Committe
     Ok(committed)
 }
 
-/// A judge who may add edits, but only such as who asks may make.
+/// An edit planner whose edits are limited to those that the requester may make.
 #[derive(Debug)]
 struct AuthorizedEdits {
-    judge: Arc<dyn EditPlanner>,
+    planner: Arc<dyn EditPlanner>,
     asked: WriteRequest,
 }
 
 impl EditPlanner for AuthorizedEdits {
     fn edits(&self, entries: &EntriesView<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
-        let edits = self.judge.edits(entries)?;
+        let edits = self.planner.edits(entries)?;
         let keys = edits.iter().map(|edit| edit.key.as_str());
         let denied: Vec<String> =
             keys.filter(|key| self.asked.permit_keys([*key]).is_err()).map(str::to_owned).collect();
@@ -348,16 +349,16 @@ impl EditPlanner for AuthorizedEdits {
     }
 }
 
-/// What a request that is repeated came to first; none where it is new, and then nothing is written. Asked for before
-/// the request is judged: it may have been acceptable then and be so no longer.
-pub(crate) async fn first_answer(
+/// Returns the stored answer of a repeated request id; `None` if the id is new. Writes nothing. Called before
+/// the request is checked, because it may have been valid only at the time of the first request.
+pub(crate) async fn stored_answer(
     writes: &Writes,
     asked: &WriteRequest,
 ) -> Result<Option<CompletedWrite>, ApiError> {
     if asked.options.request_id.is_empty() || asked.options.validate_only {
         return Ok(None);
     }
-    // The store is never at this revision: only what was written before can be answered.
+    // The store never has this revision, so only an earlier write can be answered.
     let never = Some(u64::MAX);
     let proposal = Proposal { expected_head: never, ..asked.proposal(SystemTime::now(), Vec::new()) };
     match commit(writes, asked, &writes.fleet.table(), proposal).await {
@@ -367,7 +368,7 @@ pub(crate) async fn first_answer(
     }
 }
 
-/// Checks an expected revision against the table, for a write that is only tried.
+/// Checks an expected revision against a snapshot, for a dry run.
 pub(crate) fn check_expected(
     table: &Snapshot,
     subject: &ResourceKey,
@@ -380,8 +381,8 @@ pub(crate) fn check_expected(
     Err(ApiError::Conflict { subject: subject.to_string(), current: Current::stored(table, subject) })
 }
 
-/// There would be more rules or guards than are allowed.
+/// Returns the error for more rules or guards than the limit allows.
 pub(crate) fn too_many(limit: Limit, count: usize, most: usize) -> ApiError {
     let what = limit.name();
-    ApiError::too_large(limit, format!("{count} {what} would be more than the limit of {most}"))
+    ApiError::too_large(limit, format!("{count} {what} exceed the limit of {most}"))
 }

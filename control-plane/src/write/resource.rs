@@ -1,9 +1,9 @@
-//! Rules and guards as somebody wants them stored: with all that was written and nothing that is the server's to
-//! say.
+//! Rules and guards of write requests: all fields of the author, none that the server sets.
 
 use std::time::SystemTime;
 
 use damper_core::{Guard, Rule};
+use damper_net::limits::Limit;
 use damper_proto::{convert, v1};
 use prost::Message as _;
 
@@ -11,19 +11,18 @@ use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 use crate::state::stored::{StoredGuard, StoredRule};
-use damper_net::limits::Limit;
 
-/// The largest rule or guard.
+/// Largest encoded rule or guard.
 const MAX_ENTRY_BYTES: usize = 64 << 10;
 
-/// A rule that may be stored, as far as it can be told from itself.
+/// A rule that may be stored, checked on its own.
 #[derive(Debug)]
 pub(crate) struct NewRule {
     pub(crate) rule: Rule,
     pub(crate) wire: v1::Rule,
 }
 
-/// A guard that may be stored.
+/// A guard that may be stored, checked on its own.
 #[derive(Debug)]
 pub(crate) struct NewGuard {
     pub(crate) guard: Guard,
@@ -31,9 +30,9 @@ pub(crate) struct NewGuard {
 }
 
 impl NewRule {
-    /// Reads a rule that must be there.
+    /// Reads a required rule.
     pub(crate) fn read(path: &str, rule: Option<v1::Rule>) -> Result<Self, ApiError> {
-        let Some(wire) = rule else { return Err(ApiError::fault(path, "must be given")) };
+        let Some(wire) = rule else { return Err(ApiError::fault(path, "is required")) };
         let rule = convert::rule(&wire).map_err(|faults| ApiError::at(path, faults))?;
         check_size(path, "rule", wire.encoded_len())?;
         let wire = v1::Rule {
@@ -49,14 +48,14 @@ impl NewRule {
         ResourceKey::Rule(self.rule.pattern().clone())
     }
 
-    /// The stored rule, where it is just so already.
+    /// Returns the stored rule if it is the same.
     pub(crate) fn unchanged<'a>(&self, table: &'a Snapshot) -> Option<&'a v1::Rule> {
         let stored = &table.stored(self.rule.pattern())?.wire;
         (stored.policy == self.wire.policy && stored.owner == self.wire.owner).then_some(stored)
     }
 
-    /// What is to be stored. A rule that is already so is stored as it is, so that the writer sees that nothing
-    /// changes.
+    /// Returns the value to store. An identical rule keeps its stored bytes, so that the writer sees no
+    /// change.
     pub(crate) fn value(&self, table: &Snapshot, author: &str, at: SystemTime) -> bytes::Bytes {
         let new =
             || v1::Rule { updated_at: Some(at.into()), updated_by: author.to_owned(), ..self.wire.clone() };
@@ -65,9 +64,9 @@ impl NewRule {
 }
 
 impl NewGuard {
-    /// Reads a guard that must be there.
+    /// Reads a required guard.
     pub(crate) fn read(path: &str, guard: Option<v1::Guard>) -> Result<Self, ApiError> {
-        let Some(wire) = guard else { return Err(ApiError::fault(path, "must be given")) };
+        let Some(wire) = guard else { return Err(ApiError::fault(path, "is required")) };
         let guard = convert::guard(&wire).map_err(|faults| ApiError::at(path, faults))?;
         check_size(path, "guard", wire.encoded_len())?;
         let wire = v1::Guard {
@@ -83,20 +82,20 @@ impl NewGuard {
         ResourceKey::Guard(self.guard.pattern().clone())
     }
 
-    /// The stored guard, where it is just so already.
+    /// Returns the stored guard if it is the same.
     pub(crate) fn unchanged<'a>(&self, table: &'a Snapshot) -> Option<&'a v1::Guard> {
         let stored = &table.guards().stored(self.guard.pattern())?.wire;
         (stored.ceiling == self.wire.ceiling && stored.owner == self.wire.owner).then_some(stored)
     }
 
-    /// What is to be stored; one that is already so is stored as it is.
+    /// Returns the value to store. An identical guard keeps its stored bytes.
     pub(crate) fn value(&self, table: &Snapshot, author: &str, at: SystemTime) -> bytes::Bytes {
         let new =
             || v1::Guard { updated_at: Some(at.into()), updated_by: author.to_owned(), ..self.wire.clone() };
         self.unchanged(table).map_or_else(|| StoredGuard::value(&new()), StoredGuard::value).into()
     }
 
-    /// As it would lie in the table.
+    /// Returns the guard as a snapshot would contain it.
     pub(crate) fn stored(&self) -> StoredGuard {
         StoredGuard::tried(self.guard.clone(), self.wire.clone())
     }

@@ -1,12 +1,13 @@
-//! One rule or guard put by hand: the same steps for both.
+//! Writes one rule or guard, with the same steps for both.
 //!
-//! Tried, judged by the chain, permitted, written, and answered as it was first where the request is a repeat. What
-//! differs between a rule and a guard is the caller's: what may be put, and what the answer says.
+//! The steps: try, check along the chain, authorize, write, answer. A repeated request gets its stored
+//! answer. The callers differ only in what may be put and in the response.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use damper_proto::v1;
+use damper_store::writer::ProposedEdit;
 
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
@@ -16,17 +17,16 @@ use crate::write::amplification::AmplificationChange;
 use crate::write::chain_limit;
 use crate::write::chain_limit::ChainCheck;
 use crate::write::ownership;
-use crate::write::request::{CompletedWrite, WriteRequest, first_answer, write};
-use damper_store::writer::ProposedEdit;
+use crate::write::request::{CompletedWrite, WriteRequest, stored_answer, write};
 
-/// A rule or guard as somebody wants it stored.
+/// A rule or guard to be stored.
 pub(crate) trait SingleWrite {
     fn subject(&self) -> ResourceKey;
-    /// True if the table does not have it just so.
+    /// True if the snapshot does not contain exactly this value.
     fn changes(&self, table: &Snapshot) -> bool;
-    /// What is to be stored.
+    /// Returns the value to store.
     fn value(&self, table: &Snapshot, author: &str, at: SystemTime) -> bytes::Bytes;
-    /// Refuses what may not be put.
+    /// Errors if the rule or guard may not be put.
     fn permit(
         &self,
         before: &Snapshot,
@@ -35,54 +35,56 @@ pub(crate) trait SingleWrite {
     ) -> Result<(), ApiError>;
 }
 
-/// What a put came to, and what is found besides what the rule or guard says.
+/// The result of a put, with its effects beyond the rule or guard itself.
 pub(crate) enum SingleWriteResult {
-    /// It was only tried, over this table.
+    /// A dry run over this snapshot.
     Tried(Arc<Snapshot>, Effects),
-    /// It is written, now or when it was first asked for.
+    /// A committed write, from this request or from an earlier one with the same id.
     Written(CompletedWrite, Effects),
 }
 
-/// What is found where a rule or guard is written, besides what it says.
+/// The effects of a write beyond the rule or guard itself.
 pub(crate) struct Effects {
-    of_another: Option<v1::Finding>,
+    owned_by_another: Option<v1::Finding>,
     pub(crate) chain: ChainCheck,
-    /// What it does to what repeating can add; none of a guard.
+    /// The change of the amplification; `None` for a guard.
     pub(crate) amplified: Option<AmplificationChange>,
 }
 
 impl Effects {
-    /// What an edit makes of a table; only one that `changes` something is told to belong to another.
-    pub(crate) async fn of(
+    /// Returns the effects of an edit on a snapshot. The finding about another owner requires that the edit
+    /// `changes` something.
+    pub(crate) async fn new(
         writes: &Arc<Writes>,
         asked: &WriteRequest,
         before: &Arc<Snapshot>,
         (subject, changes): (&ResourceKey, bool),
         edit: &ProposedEdit,
     ) -> Result<Self, ApiError> {
-        let of_another = changes.then(|| ownership::finding(before, subject, &asked.options.owner)).flatten();
-        let (chain, amplified) = chain_limit::judge_one(writes, before, edit).await?;
-        Ok(Self { of_another, chain, amplified })
+        let owned_by_another =
+            changes.then(|| ownership::finding(before, subject, &asked.options.owner)).flatten();
+        let (chain, amplified) = chain_limit::check_edit(writes, before, edit).await?;
+        Ok(Self { owned_by_another, chain, amplified })
     }
 
-    /// All of it.
+    /// Returns all findings.
     pub(crate) fn findings(self, subject: &ResourceKey) -> impl Iterator<Item = v1::Finding> + use<> {
-        self.chain.findings_of(subject).into_iter().chain(self.of_another)
+        self.chain.findings_of(subject).into_iter().chain(self.owned_by_another)
     }
 }
 
-/// What is found in it, for those who may not put it too.
-pub(crate) async fn judge(writes: &Arc<Writes>, wanted: &impl SingleWrite) -> Result<Effects, ApiError> {
+/// Returns the effects of a rule or guard without a write, also for callers without permission to put it.
+pub(crate) async fn check(writes: &Arc<Writes>, wanted: &impl SingleWrite) -> Result<Effects, ApiError> {
     let (asked, before, subject) =
-        (WriteRequest::by_itself(v1::WriteOptions::default()), writes.fleet.table(), wanted.subject());
+        (WriteRequest::internal(v1::WriteOptions::default()), writes.fleet.table(), wanted.subject());
     let value = Some(wanted.value(&before, "", SystemTime::now()));
     let edit = ProposedEdit { key: subject.key(), value, expected: None };
-    let beside = Effects::of(writes, &asked, &before, (&subject, false), &edit).await?;
-    wanted.permit(&before, &beside.chain, &asked.options)?;
-    Ok(beside)
+    let effects = Effects::new(writes, &asked, &before, (&subject, false), &edit).await?;
+    wanted.permit(&before, &effects.chain, &asked.options)?;
+    Ok(effects)
 }
 
-/// Puts it, or tries to.
+/// Puts the rule or guard, or tries to.
 pub(crate) async fn put(
     writes: &Arc<Writes>,
     asked: &WriteRequest,
@@ -95,21 +97,21 @@ pub(crate) async fn put(
         let value = Some(wanted.value(before, &asked.author(), at));
         ProposedEdit { key: subject.key(), value, expected }
     };
-    let judge = async |before: &Arc<Snapshot>| {
+    let effects_on = async |before: &Arc<Snapshot>| {
         let changes = wanted.changes(before);
-        Effects::of(writes, asked, before, (&subject, changes), &edit(before)).await
+        Effects::new(writes, asked, before, (&subject, changes), &edit(before)).await
     };
-    if let Some(first) = first_answer(writes, asked).await? {
-        let beside = judge(&first.before).await?;
-        return Ok(SingleWriteResult::Written(first, beside));
+    if let Some(first) = stored_answer(writes, asked).await? {
+        let effects = effects_on(&first.before).await?;
+        return Ok(SingleWriteResult::Written(first, effects));
     }
     let before = writes.fleet.table();
-    let beside = judge(&before).await?;
-    wanted.permit(&before, &beside.chain, &asked.options)?;
+    let effects = effects_on(&before).await?;
+    wanted.permit(&before, &effects.chain, &asked.options)?;
     if asked.options.validate_only {
-        return Ok(SingleWriteResult::Tried(before, beside));
+        return Ok(SingleWriteResult::Tried(before, effects));
     }
     let done = write(writes, asked, &before, at, vec![edit(&before)]).await?;
-    let beside = if done.committed.repeated { judge(&done.before).await? } else { beside };
-    Ok(SingleWriteResult::Written(done, beside))
+    let effects = if done.committed.repeated { effects_on(&done.before).await? } else { effects };
+    Ok(SingleWriteResult::Written(done, effects))
 }

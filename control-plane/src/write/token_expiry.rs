@@ -1,52 +1,52 @@
-//! Clears away tokens whose time has been over for a day.
+//! Deletes tokens a day after their expiry.
 //!
-//! Nothing waits for it: who reads tokens looks at the clock. Until then a list shows what has ended lately. Every
-//! replica does it; who comes second finds it done.
+//! Nothing waits for the deletion: readers of tokens compare the expiry with the clock. Until then a list
+//! shows recently expired tokens. Every replica deletes; the second one finds nothing to do.
 //!
-//! What one replica clears away is gone for all, so none does it by its wall clock alone: a token must have been over
-//! by that clock, at every look, for a day by the steady clock. A clock that was wrong when the machine started, and is
-//! set right within the day, removes nothing.
+//! A deletion applies to the whole fleet, so the wall clock of one replica is not enough. At every check a
+//! token must have been expired by that clock, for a day by the monotonic clock. A clock that is wrong at
+//! boot and corrected within a day deletes nothing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use damper_proto::v1;
+use damper_store::writer::ProposedEdit;
 use tokio::time::sleep;
 
 use crate::state::error::ApiError;
 use crate::state::tokens::{StoredToken, token_key};
 use crate::write::Writes;
 use crate::write::request::{WriteRequest, write};
-use damper_store::writer::ProposedEdit;
 
-/// How long a token stays after its end.
+/// Time that a token stays after its expiry.
 const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 const AUTHOR: &str = "damper";
 const REASON: &str = "expired";
 
-/// Clears away for ever.
+/// Deletes expired tokens until the server stops.
 pub(crate) async fn run(writes: Arc<Writes>) {
-    let mut over = Over::default();
+    let mut expired = ExpiredTokens::default();
     loop {
-        // Not all replicas at once.
-        sleep(LOOK_EVERY.mul_f64(0.5 + fastrand::f64())).await;
-        if let Err(error) = clear(&writes, &mut over, SystemTime::now(), Instant::now()).await {
-            tracing::warn!(%error, "tokens that are over could not be cleared away; trying again later");
+        // Jitter, so that replicas rarely collide.
+        sleep(CHECK_INTERVAL.mul_f64(0.5 + fastrand::f64())).await;
+        if let Err(error) = delete(&writes, &mut expired, SystemTime::now(), Instant::now()).await {
+            tracing::warn!(%error, "deleting expired tokens failed; retrying");
         }
     }
 }
 
-/// Tokens that are over, by id and end, and since when that was seen by the steady clock.
+/// Expired tokens by id and expiry, with the time of the first check that found them expired.
 #[derive(Default)]
-struct Over {
+struct ExpiredTokens {
     since: HashMap<(String, Option<SystemTime>), Instant>,
 }
 
-impl Over {
-    /// Those of the tokens that have been over for long enough.
+impl ExpiredTokens {
+    /// Returns the tokens that have been expired for long enough.
     fn due<'t>(
         &mut self,
         tokens: impl Iterator<Item = &'t Arc<StoredToken>>,
@@ -68,21 +68,26 @@ impl Over {
     }
 }
 
-async fn clear(writes: &Writes, over: &mut Over, now: SystemTime, steady: Instant) -> Result<(), ApiError> {
+async fn delete(
+    writes: &Writes,
+    expired: &mut ExpiredTokens,
+    now: SystemTime,
+    steady: Instant,
+) -> Result<(), ApiError> {
     let table = writes.fleet.table();
-    let over = over.due(table.tokens().all(), now, steady);
-    let removal = |token: &Arc<StoredToken>| {
+    let due = expired.due(table.tokens().all(), now, steady);
+    let deletion = |token: &Arc<StoredToken>| {
         let expected = Some(token.wire.revision);
         ProposedEdit { key: token_key(&token.id), value: None, expected }
     };
-    let edits: Vec<ProposedEdit> = over.into_iter().map(removal).collect();
+    let edits: Vec<ProposedEdit> = due.into_iter().map(deletion).collect();
     if edits.is_empty() {
         return Ok(());
     }
     let options =
         v1::WriteOptions { author: AUTHOR.to_owned(), reason: REASON.to_owned(), ..Default::default() };
-    match write(writes, &WriteRequest::by_itself(options), &table, now, edits).await {
-        // Another replica was faster: the table will show it.
+    match write(writes, &WriteRequest::internal(options), &table, now, edits).await {
+        // Another replica was faster: the snapshot will show it.
         Ok(_) | Err(ApiError::Conflict { .. }) => Ok(()),
         Err(error) => Err(error),
     }
@@ -105,17 +110,17 @@ mod tests {
         let bearer = BearerToken::draw();
         let token = StoredToken::read(&bearer.id, &StoredToken::value(&wire, &bearer.hash()), 1).unwrap();
         let tokens = [Arc::new(token)];
-        let mut over = Over::default();
+        let mut expired = ExpiredTokens::default();
         let mut due = |wall: SystemTime, hours: u64| {
-            over.due(tokens.iter(), wall, start + Duration::from_secs(hours * 3600)).len()
+            expired.due(tokens.iter(), wall, start + Duration::from_secs(hours * 3600)).len()
         };
         let (right, wrong) = (end - KEPT_FOR, end + 1_000 * KEPT_FOR);
         assert_eq!([due(wrong, 0), due(wrong, 23), due(right, 25), due(wrong, 26), due(wrong, 49)], [0; 5]);
-        assert_eq!(due(wrong, 50), 1, "it was over for a day at every look");
+        assert_eq!(due(wrong, 50), 1, "it was expired for a day at every check");
     }
 
     #[test]
-    fn a_token_is_cleared_away_a_day_after_its_end_and_one_without_an_end_never() {
+    fn token_is_deleted_a_day_after_its_expiry_or_never() {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
         let bearer = BearerToken::draw();
         let token = |expires_at: Option<SystemTime>| {

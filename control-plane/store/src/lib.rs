@@ -1,18 +1,16 @@
-//! Where rules live: one small trait, two stores, one contract.
+//! Revisioned key-value store for rules: one trait, two implementations.
 //!
-//! The truth is a sequence of **changes**, each at its own revision (1, 2, 3, ... without gap). A change says
-//! who made it, when and why, and which entries it set or removed. The entries at the head revision are kept
-//! beside the changes, one key each, readable with the store's own tools. History, resume, audit and rollback
+//! A store holds a sequence of **changes**, each at its own revision (1, 2, 3, ... without gap). A change
+//! records author, time, reason and the entries that it set or removed. The entries at the head revision are
+//! kept separately, one key each, readable with the store's own tools. History, resume, audit and rollback
 //! read the changes; start-up reads the entries.
 //!
-//! A store knows nothing of rules: values are bytes. Only what is urgent is known by its keys. It
-//! offers exactly one way to write, `commit`, which
-//! compares the head revision, so that any number of writers can share a store without losing an update.
-//! Which revision each *entry* must have is checked once, before the store, by the writer task.
+//! Values are bytes; the store does not know rules. It recognises urgent writes by their keys. The only write
+//! is `commit`, which compares the head revision, so any number of writers can share a store without a lost
+//! update. The writer task checks the expected revision of each *entry* before the commit.
 //!
-//! A commit that was acknowledged survives kill -9 of this process, and a loss of power as far as the disk keeps what
-//! it was asked to sync: over sled each commit is synced before it is acknowledged, over etcd by a majority of its
-//! members.
+//! An acknowledged commit survives kill -9 of this process. It survives a power loss as far as the disk
+//! honours a sync: sled syncs each commit before it is acknowledged, etcd on a majority of its members.
 
 pub mod etcd;
 mod membership;
@@ -34,47 +32,47 @@ pub use crate::membership::{LEASE, Members, Membership};
 pub use crate::open_error::OpenError;
 pub use crate::url::{StoreUrl, StoreUrlError};
 
-/// The most changes one commit takes: with the head and the epoch they must fit one etcd transaction.
+/// Changes per commit: with the head and the epoch they must fit one etcd transaction.
 pub const MAX_CHANGES_PER_COMMIT: usize = 64;
 
-/// The longest key in bytes: room for four names of 255 bytes of which each is percent-encoded.
+/// Key length in bytes: fits four names of 255 percent-encoded bytes.
 pub const MAX_KEY_BYTES: usize = 4096;
 
-/// The largest value in bytes: with its key it must fit one etcd transaction.
+/// Value size in bytes: with its key it must fit one etcd transaction.
 pub const MAX_VALUE_BYTES: usize = 1 << 20;
 
-/// The largest change in bytes, keys and new values together.
+/// Change size in bytes, keys and new values together.
 pub const MAX_CHANGE_BYTES: usize = 512 << 20;
 
-/// How many bytes of changes are read at once; the change that reaches this is the last one.
+/// Bytes of changes per read; the read ends with the change that reaches this.
 pub const MAX_READ_BYTES: usize = 4 << 20;
 
-/// A place in the history of a store.
+/// Position in the history of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// The identity of the store; empty = whichever it is.
+    /// Identity of the store; empty: any.
     pub epoch: String,
-    /// How far.
+    /// Revision.
     pub revision: u64,
-    /// The id of the commit that made the revision; 0 = unknown.
+    /// Id of the commit that made the revision; 0: unknown.
     pub commit: u64,
 }
 
 impl Position {
-    /// A revision of whichever store.
+    /// Returns a revision of any store.
     #[must_use]
     pub fn at(revision: u64) -> Self {
         Self { revision, ..Self::default() }
     }
 
-    /// True if a revision that `commit` made can be the same as this one.
+    /// Returns true if a revision that `commit` made can be this one.
     #[must_use]
     pub fn is_made_by(&self, commit: Option<u64>) -> bool {
         self.commit == 0 || commit.is_none_or(|commit| commit == 0 || commit == self.commit)
     }
 }
 
-/// Which store it is, and where its head is.
+/// Identity of a store, and its head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The identity of the store.
@@ -83,26 +81,26 @@ pub struct Identity {
     pub revision: u64,
     /// The id of the commit that made the revision that was asked about; `None` if its record is not kept.
     pub commit: Option<u64>,
-    /// The epochs that an operator made this store the successor of, the newest first.
+    /// Epochs that an operator made this store the successor of, newest first.
     pub lineage: Vec<String>,
 }
 
-/// Everything in the store at one revision.
+/// Contents of a store at one revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreContents {
     /// The identity of the store, drawn when it was created.
     pub epoch: String,
     /// The head revision; 0 in a new store.
     pub revision: u64,
-    /// The id of the commit that made it; 0 = its record is not kept.
+    /// Id of the commit that made the revision; 0: its record is not kept.
     pub commit: u64,
-    /// The epochs that an operator made this store the successor of, the newest first.
+    /// Epochs that an operator made this store the successor of, newest first.
     pub lineage: Vec<String>,
     /// The entries, by key.
     pub entries: BTreeMap<String, Entry>,
 }
 
-/// One key's current value. It does not say it in `Debug`, since some values are secret.
+/// Current value of a key. `Debug` hides the value, which may be secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The revision of the change that set it.
@@ -111,45 +109,45 @@ pub struct Entry {
     pub value: Bytes,
 }
 
-/// One atomic change: who, when, why, what. Equal changes may have been written by different commits.
+/// Atomic change: author, time, reason, edits. Equal changes may be of different commits.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// Its place in the sequence.
     pub revision: u64,
-    /// The id of the commit that wrote it, which the store draws; of no meaning before.
+    /// Id of the commit that wrote it, drawn by the store; ignored in a commit.
     pub commit: u64,
     /// When it was made, by the server's clock.
     pub at: SystemTime,
-    /// Who made it, as far as known.
+    /// Author, as far as known.
     pub author: String,
-    /// Why; may be empty.
+    /// Reason; may be empty.
     pub reason: String,
-    /// The address that asked for it, as the server saw it; empty = unknown, or the server itself.
+    /// Address of the requester; empty: unknown, or the server itself.
     pub peer: String,
-    /// Who it was proven to be; empty = nobody was asked to prove anything, or the server itself.
+    /// Authenticated principal; empty: authentication off, or the server itself.
     pub principal: String,
-    /// What makes the request recognisable when it is repeated; empty = nothing.
+    /// Request id, which identifies a repeated request; empty: none.
     pub request_id: String,
-    /// The digest of the request's body, to tell a repetition from another request with the same id.
+    /// Digest of the request's body, which detects another request with the same id.
     pub request_digest: u64,
-    /// What it set or removed; a key at most once.
+    /// Entries set or removed; each key at most once.
     pub edits: Vec<Edit>,
 }
 
-/// One key's part in a change. It does not say the values in `Debug`, since some are secret.
+/// Edit of one key. `Debug` hides the values, which may be secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Edit {
-    /// Segments joined by `/`, each percent-encoded by [`key`], so that no name can escape its place.
+    /// Segments joined by `/`, each percent-encoded by [`key`], so that no name can contain a separator.
     pub key: String,
-    /// The new value, or none where the key is removed.
+    /// New value; `None` removes the key.
     pub value: Option<Bytes>,
-    /// The entry as it was, or none where there was none. Kept with the change, so that what a key was before
-    /// can be told also where the change that had set it is no longer kept.
+    /// Previous entry, if any. Kept with the change, so it is known even if the change that set it was
+    /// dropped.
     pub before: Option<Entry>,
 }
 
 impl Change {
-    /// The bytes of its keys and values, what it found included.
+    /// Returns the bytes of its keys and values, previous entries included.
     pub fn bytes(&self) -> usize {
         let bytes = |edit: &Edit| {
             let before = edit.before.as_ref().map_or(0, |before| before.value.len());
@@ -189,61 +187,62 @@ impl fmt::Debug for Edit {
     }
 }
 
-/// What a watch yields: every change after the revision it was opened at, in order, none twice.
+/// Stream of all changes after its starting revision, in order, each once.
 pub type Watch = Pin<Box<dyn Stream<Item = Result<Change, StoreError>> + Send>>;
 
-/// What a store can answer instead of the result.
+/// Error of a store operation.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The head is not where the commit expected it; nothing was written. Read the changes up to `head`, decide again.
+    /// The head is not at the expected revision; nothing was written. Read the changes up to `head` and plan
+    /// again.
     #[error("the store is at revision {head}, not at the expected one")]
     Conflict {
-        /// Where the head is.
+        /// The head revision.
         head: u64,
     },
-    /// The changes asked for are no longer kept; load the state and go on from there.
+    /// The requested changes are no longer kept. Load the contents and continue from there.
     #[error("changes up to revision {oldest} are no longer kept")]
     Compacted {
-        /// The newest revision whose change is gone.
+        /// Newest revision whose change was dropped.
         oldest: u64,
     },
-    /// The store was replaced by another one (another epoch, or an older copy of this one).
+    /// Another store is in place: another epoch, or an older copy.
     #[error("the store was replaced: epoch {epoch}")]
     Replaced {
         /// The epoch found.
         epoch: String,
     },
-    /// The store can not be reached or does not answer in time. It is certain that nothing was written.
-    #[error("the store can not be reached: {reason}")]
+    /// The store is unreachable or does not answer in time. Nothing was written.
+    #[error("the store cannot be reached: {reason}")]
     Unavailable {
-        /// What was tried and what came of it.
+        /// The attempted operation and its error.
         reason: String,
     },
-    /// The store stopped answering while a commit was under way, and did not answer the question what became
-    /// of it either. Read the changes when it answers again.
+    /// The store stopped answering during a commit and could not confirm its outcome. Read the changes when
+    /// it answers again.
     #[error("the store stopped answering during the commit, whether it was written is unknown: {reason}")]
     Uncertain {
-        /// What was tried and what came of it.
+        /// The attempted operation and its error.
         reason: String,
     },
-    /// The change is larger than the store takes; nothing was written.
+    /// The change is too large for the store; nothing was written.
     #[error("the change has {size} {what}, the store takes {limit}")]
     TooLarge {
-        /// What was counted: `bytes`, `changes in one commit`, ...
+        /// Unit: `bytes`, `changes in one commit`, ...
         what: &'static str,
-        /// How many there are.
+        /// Actual size.
         size: usize,
-        /// The bound.
+        /// Limit.
         limit: usize,
     },
-    /// The request can not be carried out by any store: a reserved or malformed key, a key twice in one change,
-    /// a revision out of sequence. Nothing was written.
+    /// The request is invalid for any store: a reserved or malformed key, a key twice in one change, a
+    /// revision out of sequence. Nothing was written.
     #[error("not a change that can be stored: {reason}")]
     Invalid {
         /// What is wrong, and where.
         reason: String,
     },
-    /// What was read is not what was written: a damaged file or a foreign hand.
+    /// The data read is not what was written: a damaged file, or a write by another program.
     #[error("the store is damaged: {reason}")]
     Damaged {
         /// What was found.
@@ -251,58 +250,60 @@ pub enum StoreError {
     },
 }
 
-/// A place to keep changes and entries. All methods may be called from any task at any time.
+/// Store of changes and entries. All methods may be called from any task at any time.
 #[tonic::async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Makes the store where there is none, with a new identity. Nothing else does.
+    /// Creates the store with a new identity if there is none. No other method creates it.
     async fn create(&self) -> Result<(), StoreError>;
 
-    /// Reads which store this is, linearizably, and which commit made a revision. [`Error::Replaced`] with an empty
-    /// epoch if there is no store.
+    /// Reads the store's identity and the commit that made a revision, linearizably. [`StoreError::Replaced`]
+    /// with an empty epoch if there is no store.
     async fn identity(&self, revision: u64) -> Result<Identity, StoreError>;
 
-    /// Reads everything at one revision, linearizably. [`Error::Replaced`] with an empty epoch if there is no store.
+    /// Reads all entries at one revision, linearizably. [`StoreError::Replaced`] with an empty epoch if there
+    /// is no store.
     async fn load(&self) -> Result<StoreContents, StoreError>;
 
     /// Writes changes with the revisions `expected_head + 1, + 2, ...`, all or none, if the head is
     /// `expected_head`. Returns once they are durable.
     ///
-    /// An attempt whose outcome is unknown (a timeout) is asked for again before this returns, so that an answer
-    /// is certain unless the store stays silent, which is [`Error::Uncertain`]. Fails within 5 s when the store
-    /// does not answer, except for a change so large that it is written in parts: there each part has 5 s.
+    /// An attempt with an unknown outcome (a timeout) is repeated before this returns, so the answer is
+    /// certain unless the store stays silent ([`StoreError::Uncertain`]). Fails within 5 s if the store does
+    /// not answer; a change written in parts has 5 s per part.
     async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), StoreError>;
 
-    /// Changes after a position, for ever. It reconnects by itself; it ends only with an error from
-    /// which the caller must recover by `load`: `Compacted`, `Replaced` or `Damaged`. `Replaced` also if another commit
-    /// made the position's revision.
+    /// Streams the changes after a position. Reconnects on its own and ends only with an error that requires
+    /// `load`: `Compacted`, `Replaced` or `Damaged`. `Replaced` also if another commit made the position's
+    /// revision.
     fn watch(&self, after: &Position) -> Watch;
 
-    /// The changes `after + 1 ..= upto` that are still kept, oldest first, read linearizably; `upto` may lie
-    /// beyond the head. Those beyond [`MAX_READ_BYTES`] are left out: read on after the last one. [`Error::Compacted`] when there are such changes but none of them is kept, so that an
-    /// empty answer means that nothing is newer; [`Error::Replaced`] when the head is behind `after`.
+    /// Reads the kept changes from `after + 1` to `upto`, oldest first, linearizably; `upto` may be beyond
+    /// the head. Stops after [`MAX_READ_BYTES`]; read on after the last change. [`StoreError::Compacted`] if
+    /// none of the existing changes is kept, so an empty answer means that there is none.
+    /// [`StoreError::Replaced`] if the head is behind `after`.
     async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, StoreError>;
 
     /// Drops the changes up to and including `revision`, at most up to the head; entries stay.
     async fn compact(&self, revision: u64) -> Result<(), StoreError>;
 
-    /// Gives the store a new identity if it still has the epoch `current`, and puts `predecessors` before its lineage:
-    /// who knows one of them goes on from this store. Returns the epoch now in force, which is another one if
-    /// another writer was faster.
+    /// Gives the store a new identity if its epoch is still `current`, and prepends `predecessors` to its
+    /// lineage: replicas that know one of them continue from this store. Returns the epoch in force, another
+    /// one if another writer was faster.
     async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, StoreError>;
 
-    /// Whether its disk has no room for what was written last, or for a small change: only kills and removals are
-    /// written then, if anything. May wait for the disk.
+    /// Returns true if the disk has no room for the last write or for a small change. Only kills and removals
+    /// are accepted then, if anything. May block on the disk.
     fn is_full(&self) -> bool {
         false
     }
 
-    /// Makes a server known to all who serve from this store, and tells who they are, for as long as the answer is
-    /// kept. `value` is what it says of itself. None where a store has one server only.
+    /// Registers a server as a member with `value`, and follows the members until the answer is dropped.
+    /// `None` if the store has one server only.
     fn join(&self, id: &str, value: Bytes) -> Option<Membership>;
 }
 
-/// The newest changes of `after + 1 ..= upto`, of which the last is kept, and after which revision they begin: later than
-/// asked if all have more than [`MAX_READ_BYTES`].
+/// Reads the newest changes from `after + 1` to `upto`, and the revision after which they begin: later than
+/// `after` if all have more than [`MAX_READ_BYTES`]. The last one must be kept.
 pub async fn latest(store: &dyn Store, mut after: u64, upto: u64) -> Result<(u64, Vec<Change>), StoreError> {
     loop {
         let read = store.changes(after, upto).await?;
@@ -313,16 +314,16 @@ pub async fn latest(store: &dyn Store, mut after: u64, upto: u64) -> Result<(u64
     }
 }
 
-/// The prefix of the keys whose writes never wait: kills.
+/// Prefix of the keys of kills, whose writes never wait.
 pub const URGENT: &str = "kills/";
 
-/// Whether a write of these keys and new values must not wait for others or for room: kills, and what removes entries,
-/// as the revocation of a token does.
+/// Returns true if a write must not wait for others or for room: a kill, or a removal such as the revocation
+/// of a token.
 pub(crate) fn is_urgent<'a>(mut edits: impl Iterator<Item = (&'a str, Option<&'a Bytes>)>) -> bool {
     edits.all(|(key, value)| value.is_none() || key.starts_with(URGENT))
 }
 
-/// Joins names to a key; each name is percent-encoded, so that `/`, `%` and control bytes in it are harmless.
+/// Joins names to a key. Each name is percent-encoded, so it may contain `/`, `%` and control bytes.
 #[must_use]
 pub fn key<'a>(segments: impl IntoIterator<Item = &'a str>) -> String {
     use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};

@@ -1,7 +1,7 @@
-//! Who serves from a store at present: keys that live as long as their server says that it is there.
+//! Members: the servers of a store, as keys under leases.
 //!
-//! Presence is no part of the recorded state: it has no revisions, no history, and no entry. While the store can not be
-//! reached what was known last stays known.
+//! Membership is no part of the recorded state: it has no revisions, no history and no entry. While the store
+//! is unreachable the last known members stay.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// How long a server is known after it was last heard of. Long enough for a pause of the process or of the network.
+/// Lease of a member. Longer than a pause of the process or of the network.
 pub const LEASE: Duration = Duration::from_secs(10);
 
-/// How long taking oneself out may take; after that the lease does it.
+/// Time for the removal of the own key; after that the lease expires.
 const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
 
-/// Who is there, oneself included: what each said of itself, by its id.
+/// Members with the value of each, by id, this server included.
 pub type Members = Arc<BTreeMap<String, Bytes>>;
 
-/// A place among those who serve from a store; whoever drops it is forgotten when its lease ends.
+/// Membership of this server. If dropped, it ends when the lease expires.
 #[derive(Debug)]
 pub struct Membership {
     known: watch::Receiver<Members>,
@@ -31,7 +31,8 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// The task that keeps the place until it is told to leave, and what it finds out.
+    /// Creates a membership of the task that keeps it until `leaving`, and the members that the task
+    /// publishes.
     pub(crate) fn new(
         known: watch::Receiver<Members>,
         leaving: CancellationToken,
@@ -40,23 +41,23 @@ impl Membership {
         Self { known, leaving, task }
     }
 
-    /// Who is there; empty until the store has answered first.
+    /// Returns the members; empty until the store has answered once.
     #[must_use]
     pub fn known(&self) -> watch::Receiver<Members> {
         self.known.clone()
     }
 
-    /// Waits until the store has told who is there, this one included; false where it does not in time.
+    /// Waits until the members include this server; false after `within`.
     pub async fn settled(&mut self, own: &str, within: Duration) -> bool {
-        let told = timeout(within, self.known.wait_for(|known| known.contains_key(own))).await;
-        matches!(told, Ok(Ok(_)))
+        let joined = timeout(within, self.known.wait_for(|known| known.contains_key(own))).await;
+        matches!(joined, Ok(Ok(_)))
     }
 
-    /// Takes oneself out, so that the others need not wait for the lease to end.
+    /// Removes the own key, so that peers need not wait for the lease to expire.
     pub async fn leave(mut self) {
         self.leaving.cancel();
         if timeout(LEAVE_WITHIN, &mut self.task).await.is_err() {
-            tracing::warn!("the store did not take this replica out in time; its lease will");
+            tracing::warn!("removing this replica's membership key timed out; its lease will expire");
         }
     }
 }

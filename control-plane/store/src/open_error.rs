@@ -11,16 +11,16 @@ pub enum OpenError {
         /// The folder.
         path: PathBuf,
     },
-    /// The folder can not be made, read or written.
-    #[error("the store {} can not be opened", path.display())]
+    /// The folder cannot be made, read or written.
+    #[error("the store {} cannot be opened", path.display())]
     Unusable {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// What is in the folder is not a sound store.
+    /// The folder does not hold a sound store.
     #[error("the store {} is damaged: {reason}", path.display())]
     Damaged {
         /// The folder.
@@ -28,19 +28,19 @@ pub enum OpenError {
         /// What was found.
         reason: String,
     },
-    /// A certificate or key file can not be read.
-    #[error("the file {} for the connection to etcd can not be read", path.display())]
+    /// A certificate or key file cannot be read.
+    #[error("the file {} for the connection to etcd cannot be read", path.display())]
     Credentials {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
     /// The settings contradict each other.
     #[error("etcd settings: {reason}")]
     Settings {
-        /// What is wrong.
+        /// The conflict.
         reason: String,
     },
 }

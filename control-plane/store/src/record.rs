@@ -33,34 +33,34 @@ pub(crate) const LINEAGE: &str = "lineage";
 pub(crate) const CHANGES: &str = "changes/";
 pub(crate) const PARTS: &str = "parts/";
 
-/// Who serves from the store: beside the recorded state, in etcd only, each under a lease.
+/// Members, in etcd only, each under a lease; no part of the recorded state.
 pub(crate) const REPLICAS: &str = "replicas/";
 
-/// The first segments a key of an entry may not have.
+/// First segments reserved by the store.
 const RESERVED: [&str; 7] = [EPOCH, HEAD, COMPACTED, LINEAGE, "changes", "parts", "replicas"];
 
-/// The most epochs that a store remembers of those it follows.
+/// Epochs of predecessors that a store keeps.
 const MAX_LINEAGE: usize = 64;
 
 /// The longest epoch: those that stores draw have 32 characters.
 const MAX_EPOCH_BYTES: usize = 64;
 
-/// One piece of a record that is too large for one value.
+/// Size of a piece of a large record.
 pub(crate) const PART_BYTES: usize = 1 << 20;
 
-/// The value of `changes/<revision>`: the change itself, or where its pieces are.
+/// Value of `changes/<revision>`: the change, or the number of its pieces.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Record {
     /// Random, the same for all changes of one commit.
     #[prost(fixed64, tag = "1")]
     pub(crate) commit: u64,
-    /// The encoded [`Body`], where it is small enough.
+    /// Encoded [`Body`], if small enough.
     #[prost(bytes = "bytes", tag = "2")]
     body: Bytes,
-    /// The number of pieces it is in otherwise.
+    /// Number of its pieces otherwise.
     #[prost(uint32, tag = "3")]
     pub(crate) parts: u32,
-    /// The length of all pieces together, in bytes.
+    /// Total length of the pieces, in bytes.
     #[prost(uint64, tag = "4")]
     bytes: u64,
 }
@@ -81,10 +81,10 @@ struct Body {
     request_digest: u64,
     #[prost(message, repeated, tag = "7")]
     edits: Vec<EditRecord>,
-    /// Absent in records of versions that did not keep it.
+    /// Absent in records of earlier versions.
     #[prost(string, tag = "8")]
     peer: String,
-    /// Absent where nobody was asked, and in records of versions that did not keep it.
+    /// Absent without authentication, and in records of earlier versions.
     #[prost(string, tag = "9")]
     principal: String,
 }
@@ -107,13 +107,13 @@ struct EntryRecord {
     value: Bytes,
 }
 
-/// A change ready to be written: its record and, where it is large, the pieces to write before.
+/// Encoded change: its record and the pieces to write before it.
 pub(crate) struct Encoded {
     pub(crate) record: Bytes,
     pub(crate) parts: Vec<Bytes>,
 }
 
-/// Where the head is, and how far the entries have followed it.
+/// Head revision, and the progress of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) revision: u64,
@@ -121,12 +121,12 @@ pub(crate) struct Head {
     pub(crate) unfinished: Option<Unfinished>,
 }
 
-/// A large commit of which the changes are written and the entries partly.
+/// Large commit with its changes written and its entries partly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unfinished {
-    /// The head before that commit.
+    /// Head before that commit.
     pub(crate) since: u64,
-    /// How many of its keys, in their order, are in place.
+    /// Number of its keys, in order, that are written.
     pub(crate) written: usize,
 }
 
@@ -167,18 +167,18 @@ pub(crate) fn damaged(reason: impl Into<String>) -> StoreError {
     StoreError::Damaged { reason: reason.into() }
 }
 
-/// A new store's identity: 128 random bits, hexadecimal.
+/// Returns the identity of a new store: 128 random bits, hexadecimal.
 pub(crate) fn new_epoch() -> String {
     format!("{:032x}", fastrand::u128(..))
 }
 
-/// The epochs in the value of `lineage`.
+/// Parses the value of `lineage`.
 pub(crate) fn lineage(value: Option<&[u8]>) -> Vec<String> {
     let text = std::str::from_utf8(value.unwrap_or_default()).unwrap_or_default();
     text.lines().take(MAX_LINEAGE).map(str::to_owned).collect()
 }
 
-/// The value of `lineage`: the predecessors first, then what it was, each epoch once, up to the bound.
+/// Formats `lineage`: predecessors first, then the previous ones, each once, up to the limit.
 pub(crate) fn lineage_text(predecessors: &[String], before: &[String]) -> String {
     let mut all: Vec<&str> = Vec::new();
     for epoch in predecessors.iter().chain(before) {
@@ -195,7 +195,7 @@ pub(crate) fn change_key(revision: u64) -> String {
     format!("{CHANGES}{revision:020}")
 }
 
-/// The ranges of keys without the changes and their pieces, which may take much memory to read.
+/// Returns the key ranges outside the history, which may be large.
 pub(crate) fn around_history() -> [(Bound<&'static str>, Bound<&'static str>); 3] {
     // `0` follows `/`.
     [
@@ -205,7 +205,7 @@ pub(crate) fn around_history() -> [(Bound<&'static str>, Bound<&'static str>); 3
     ]
 }
 
-/// The start of all pieces of the change at `revision`, whoever wrote them.
+/// Returns the prefix of all pieces at `revision`, of any commit.
 pub(crate) fn parts_of(revision: u64) -> String {
     format!("{PARTS}{revision:020}/")
 }
@@ -214,7 +214,7 @@ pub(crate) fn part_key(revision: u64, commit: u64, number: usize) -> String {
     format!("{}{commit:016x}/{number:06}", parts_of(revision))
 }
 
-/// The revision of `changes/<revision>`; none for another key.
+/// Parses `changes/<revision>`; `None` for another key.
 pub(crate) fn revision_of(key: &str) -> Option<u64> {
     key.strip_prefix(CHANGES)?.parse().ok()
 }
@@ -228,7 +228,7 @@ pub(crate) fn number(bytes: &[u8], key: &str) -> Result<u64, StoreError> {
     text.parse().map_err(|_| damaged(format!("{key} is {text:?}, not a number")))
 }
 
-/// Encodes a change; a record of more than `inline_bytes` is cut into pieces.
+/// Encodes a change; a record over `inline_bytes` is cut into pieces.
 pub(crate) fn encode(change: &Change, commit: u64, inline_bytes: usize) -> Encoded {
     let at = change.at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let edits = change.edits.iter().map(|Edit { key, value, before }| EditRecord {
@@ -265,7 +265,7 @@ pub(crate) fn decode_record(revision: u64, bytes: &[u8]) -> Result<Record, Store
     Record::decode(bytes).map_err(|error| damaged(format!("change {revision}: {error}")))
 }
 
-/// The change in a record, whose pieces (none where it is whole) are given in order.
+/// Decodes a change from its record and its pieces in order, none if it is whole.
 pub(crate) fn decode_change(revision: u64, record: &Record, parts: &[Bytes]) -> Result<Change, StoreError> {
     let fail = |what: String| damaged(format!("change {revision}: {what}"));
     let body = if record.parts == 0 { record.body.clone() } else { parts.concat().into() };
@@ -308,7 +308,7 @@ pub(crate) fn decode_entry(key: &str, bytes: &[u8]) -> Result<Entry, StoreError>
     Ok(Entry { revision: entry.revision, value: entry.value })
 }
 
-/// Refuses what no store can keep.
+/// Checks changes against the limits and rules of every store.
 pub(crate) fn check(expected_head: u64, changes: &[Change]) -> Result<(), StoreError> {
     let invalid = |reason: String| Err(StoreError::Invalid { reason });
     if changes.is_empty() {
@@ -354,7 +354,7 @@ pub(crate) fn check(expected_head: u64, changes: &[Change]) -> Result<(), StoreE
     Ok(())
 }
 
-/// What changes do to entries, each key once, in the order of the keys.
+/// Returns the effect of changes on entries, each key once, sorted by key.
 pub(crate) fn effect(changes: &[Change]) -> Vec<(String, Option<Entry>)> {
     let mut state = std::collections::BTreeMap::new();
     for change in changes {
@@ -367,7 +367,7 @@ pub(crate) fn effect(changes: &[Change]) -> Vec<(String, Option<Entry>)> {
 }
 
 impl StoreContents {
-    /// Carries one change out on the entries and moves the revision to it.
+    /// Applies a change to the entries and moves the revision to it.
     pub fn apply(&mut self, change: &Change) {
         for edit in &change.edits {
             match &edit.value {

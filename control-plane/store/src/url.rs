@@ -1,9 +1,9 @@
-//! Which store to open: the text of `--store`, taken apart, and the store behind it.
+//! URL of a store: parses the text of `--store` and opens the store.
 //!
-//! `sled:PATH` is the embedded store in a folder. `etcd://H1:PORT,H2:PORT/PREFIX` is etcd, `etcds://` the same
-//! over TLS with `?ca=FILE&cert=FILE&key=FILE&domain=NAME`, each optional. A user name may stand before `@`; a
-//! password may not, since a command line is readable by everybody on the machine: the caller adds it from a
-//! file or the environment.
+//! `sled:PATH` is the embedded store in a folder. `etcd://H1:PORT,H2:PORT/PREFIX` is etcd, `etcds://` the
+//! same over TLS with `?ca=FILE&cert=FILE&key=FILE&domain=NAME`, each optional. A user name may stand before
+//! `@`. A password may not, since every user of the machine can read a command line: the caller adds it from
+//! a file or the environment.
 
 use crate::open_error::OpenError;
 use std::fmt;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::{Store, etcd, sled};
 
-/// A store's place.
+/// URL of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     /// The embedded store in this folder, created when missing.
@@ -23,7 +23,7 @@ pub enum StoreUrl {
     Etcd(etcd::EtcdConfig),
 }
 
-/// Why a text is not a store's place.
+/// Invalid store URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "store {text:?}: {reason}; expected sled:PATH, etcd://HOST:PORT[,HOST:PORT...][/PREFIX] or etcds://..."
@@ -34,8 +34,8 @@ pub struct StoreUrlError {
 }
 
 impl StoreUrl {
-    /// Opens the store. An embedded store is read from disk now; etcd is first contacted by the first request,
-    /// so that a control plane can be started before its etcd.
+    /// Opens the store. An embedded store is read from disk now; etcd is first contacted by the first
+    /// request, so that a control plane can be started before its etcd.
     pub async fn open(self) -> Result<Arc<dyn Store>, OpenError> {
         Ok(match self {
             Self::Sled(path) => Arc::new(sled::SledStore::open(path).await?),
@@ -45,8 +45,8 @@ impl StoreUrl {
 }
 
 impl StoreUrl {
-    /// How others on this machine could read the embedded store, in words; none where they can not. A volume may have
-    /// to be shared with a group, so that this is for a warning.
+    /// Returns how other users could read the embedded store, as text; `None` if they cannot. A volume
+    /// may have to be shared with a group, so that this is for a warning.
     pub fn readable_by_others(&self) -> Option<String> {
         match self {
             Self::Sled(path) => readable_by_others(path),
@@ -68,7 +68,7 @@ fn readable_by_others(path: &std::path::Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mode = |path: &std::path::Path| Some(path.metadata().ok()?.permissions().mode() & 0o777);
     let own = mode(&path)?;
-    // Whoever may not go through a folder above it does not come to it.
+    // A closed parent folder also protects it.
     let is_reached = path.ancestors().skip(1).all(|above| mode(above).is_none_or(|mode| mode & 0o011 != 0));
     (own & 0o055 != 0 && is_reached).then(|| format!("{} has the mode {own:o}", path.display()))
 }
@@ -141,7 +141,10 @@ fn etcd_settings(text: &str, mut tls: Option<etcd::EtcdTls>) -> Result<etcd::Etc
     };
     let (user, hosts) = match hosts.rsplit_once('@') {
         Some((user, _)) if user.contains(':') => {
-            return Err("a password does not belong on a command line".to_owned());
+            return Err(
+                "a password must not be on the command line; use the file or the environment variable"
+                    .to_owned(),
+            );
         }
         Some((user, hosts)) => (Some(user.to_owned()), hosts),
         None => (None, hosts),
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn etcd_without_tls_on_another_machine_is_told_from_one_on_this() {
+    fn remote_etcd_without_tls_is_detected() {
         let elsewhere =
             |text: &str| text.parse::<StoreUrl>().unwrap().plaintext_elsewhere().map(str::to_owned);
         for (text, expected) in [
@@ -194,7 +197,7 @@ mod tests {
 
     #[cfg(unix)]
     #[tokio::test]
-    async fn a_folder_that_was_made_for_a_store_is_the_users_alone_and_one_that_was_opened_is_told_of() {
+    async fn new_folder_is_private_and_open_one_is_reported() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
         let open_to_all = |path: &std::path::Path| {
@@ -209,10 +212,10 @@ mod tests {
         }
         assert_eq!(store.readable_by_others(), None);
         open_to_all(&above.join("store"));
-        assert_eq!(store.readable_by_others(), None, "nobody comes through the folder above");
+        assert_eq!(store.readable_by_others(), None, "the folder above is closed");
         open_to_all(&above);
-        let told = store.readable_by_others().unwrap();
-        assert!(told.ends_with("above/store has the mode 755"), "{told}");
+        let problem = store.readable_by_others().unwrap();
+        assert!(problem.ends_with("above/store has the mode 755"), "{problem}");
         drop(store.open().await.unwrap());
     }
 
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_is_wrong() {
+    fn error_names_the_problem() {
         assert!(refused("sled:").contains("path is missing"));
         assert!(refused("redis://x").contains("neither sled nor etcd"));
         assert!(refused("etcd://a").contains("HOST:PORT"));

@@ -1,4 +1,4 @@
-//! Authorities and what they sign.
+//! Certificate authorities and the certificates that they sign.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Authority {
         self.sign(params)
     }
 
-    /// One that is long over.
+    /// Returns an expired certificate.
     pub(crate) fn expired(&self, name: &str) -> Pair {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.not_before = date_time_ymd(2019, 1, 1);
@@ -55,7 +55,8 @@ impl Authority {
         Pair { certificate, key: key.serialize_pem() }
     }
 
-    /// A client that trusts this authority, shows this certificate and offers this protocol; empty = none.
+    /// Returns a client that trusts this authority, presents this certificate and offers this protocol
+    /// (empty: none).
     pub(crate) fn trusting(&self, shown: Option<&Pair>, protocol: &[u8]) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.pem.as_bytes()).unwrap()).unwrap();

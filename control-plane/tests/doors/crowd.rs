@@ -1,4 +1,4 @@
-//! Thousands who come and say little: everybody else is served meanwhile, and nothing is left of them.
+//! Thousands of slow connections: other clients are served meanwhile, and nothing is left of them.
 
 use std::time::{Duration, Instant};
 
@@ -15,17 +15,17 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Comes, says this, and waits until it is shown out.
-async fn linger(address: std::net::SocketAddr, said: &'static [u8]) {
+/// Connects, sends these bytes and waits until the server closes the connection.
+async fn linger(address: std::net::SocketAddr, bytes: &'static [u8]) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(said).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
     let mut sink = Vec::new();
-    // Shown out politely or not.
+    // The server may close or reset it.
     let _ = stream.read_to_end(&mut sink).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_thousand_half_open_handshakes_and_two_thousand_slow_heads_keep_nobody_waiting() {
+async fn two_thousand_slow_connections_do_not_delay_others() {
     let _alone = HOUSE.write().await;
     let ours = Authority::new("ours");
     let server = start_alone(|settings| {

@@ -1,4 +1,4 @@
-//! A server on free ports, and clients that speak by hand.
+//! A server on free ports, and clients over raw sockets.
 
 use std::future::Future;
 use std::io;
@@ -20,18 +20,18 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::certificates::Pair;
 
-/// Waits for what must happen.
+/// Waits for an event; panics after the time limit.
 pub(crate) async fn soon<T>(event: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(90), event).await.expect("it did not happen in time")
 }
 
-/// Held by every server, and alone by tests that count what the process has.
+/// Locked shared by every server, exclusively by tests that count resources of the process.
 pub(crate) static HOUSE: RwLock<()> = RwLock::const_new(());
 
-/// Runs until it is dropped with its runtime.
+/// A server that runs until it is dropped with its runtime.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
-    /// Without TLS in every test that does not say otherwise.
+    /// Without TLS unless a test sets it.
     pub(crate) metrics: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), ServeError>>,
@@ -43,13 +43,13 @@ pub(crate) fn with_pair(pair: &Pair) -> TlsConfig {
     TlsConfig::new(Pem::Text(pair.certificate.clone()), Pem::Text(pair.key.clone()))
 }
 
-/// Starts a server beside those of other tests; one at a time in each test.
+/// Starts a server in parallel to those of other tests; one at a time in each test.
 pub(crate) async fn start(adjust: impl FnOnce(&mut ServerConfig)) -> Running {
     let house = HOUSE.read().await;
     Running { _in_the_house: Some(house), ..start_alone(adjust).await }
 }
 
-/// The same for who has the house alone.
+/// Starts a server for a test that needs the process alone.
 pub(crate) async fn start_alone(adjust: impl FnOnce(&mut ServerConfig)) -> Running {
     let folder = TempDir::new().unwrap();
     let store: StoreUrl = format!("sled:{}", folder.path().join("store").display()).parse().unwrap();
@@ -73,14 +73,14 @@ impl Running {
         soon(self.task).await.unwrap().unwrap();
     }
 
-    /// One figure of the plain metrics port; fails where it is not shown.
+    /// Returns one value of the plain metrics port; panics if it is absent.
     pub(crate) async fn figure(&self, series: &str) -> f64 {
         let text = self.scrape().await;
         let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no {series} in {text}")).parse().unwrap()
     }
 
-    /// Waits until a figure is so.
+    /// Waits until a value meets the condition.
     pub(crate) async fn figure_that(&self, series: &str, is_so: impl Fn(f64) -> bool) {
         soon(async {
             while !is_so(self.figure(series).await) {
@@ -90,13 +90,13 @@ impl Running {
         .await;
     }
 
-    /// Waits until a limit was hit so often.
+    /// Waits until the number of hits of a limit meets the condition.
     pub(crate) async fn hits_that(&self, limit: &str, is_so: impl Fn(f64) -> bool) {
         self.figure_that(&format!("damper_limit_hits_total{{limit=\"{limit}\"}}"), is_so).await;
     }
 
     async fn scrape(&self) -> String {
-        // The text is made at most once a second.
+        // The server renders the text at most once a second.
         let stream = TcpStream::connect(self.metrics).await.unwrap();
         exchange(stream, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             .await
@@ -104,18 +104,18 @@ impl Running {
     }
 }
 
-/// Says something and reads until the end.
-pub(crate) async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin, said: &[u8]) -> io::Result<String> {
+/// Sends bytes and reads until the end.
+pub(crate) async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin, sent: &[u8]) -> io::Result<String> {
     let (mut from, mut to) = tokio::io::split(stream);
     let mut answer = Vec::new();
     let say = async {
-        to.write_all(said).await?;
+        to.write_all(sent).await?;
         to.flush().await
     };
-    let (said, heard) = soon(async { tokio::join!(say, from.read_to_end(&mut answer)) }).await;
-    // A peer may answer before it has heard all, and close with bytes unread.
+    let (sent, received) = soon(async { tokio::join!(say, from.read_to_end(&mut answer)) }).await;
+    // A peer may answer before it has read everything, and close with bytes unread.
     if answer.is_empty() {
-        heard.and(said)?;
+        received.and(sent)?;
     }
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
@@ -131,19 +131,19 @@ pub(crate) async fn shake(
     soon(TlsConnector::from(config.clone()).connect(name.try_into().unwrap(), stream)).await
 }
 
-/// Handshake, request and answer; an error of either.
+/// Makes a handshake and a request; returns the answer or an error of either.
 pub(crate) async fn livez(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<String> {
     exchange(shake(address, config, "localhost").await?, LIVEZ).await
 }
 
-/// gRPC over TLS.
+/// Returns a gRPC channel over TLS.
 pub(crate) async fn channel(address: SocketAddr, config: &Arc<ClientConfig>) -> Channel {
     let config = config.clone();
     let connect = tower::service_fn(move |_: http::Uri| {
         let config = config.clone();
         async move { shake(address, &config, "localhost").await.map(TokioIo::new) }
     });
-    // The connector encrypts; told https, the channel would look for a way of its own.
+    // The connector encrypts; with https the channel would use a connector of its own.
     let endpoint = Endpoint::from_shared(format!("http://localhost:{}", address.port())).unwrap();
     soon(endpoint.connect_with_connector(connect)).await.unwrap()
 }

@@ -1,5 +1,5 @@
-//! Oversized, deep, malformed and senseless input over every listener, plain and encrypted: a clear refusal or the end
-//! of the connection, no more memory than before, and nothing secret in the most talkative log.
+//! Oversized, deep and malformed input on every listener, plain and encrypted: a clear rejection or a closed
+//! connection, no memory growth, and no secret in the most verbose log.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -22,15 +22,15 @@ use crate::harness::{HOUSE, Running, exchange, livez, shake, soon, start, start_
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const ROUNDS: usize = 60;
 const MIB: u64 = 1 << 20;
-/// What memory may have grown by after thousands of requests: allocators keep some.
+/// Allowed memory growth after thousands of requests, since allocators keep some memory.
 const GROWTH_MIB: u64 = 48;
 
-/// A gRPC-Web request over HTTP/1.1 with one message.
-fn grpc_web(method: &str, message: &[u8], flag: u8, told_length: usize) -> Vec<u8> {
-    grpc_web_at(&format!("/damper.v1.{method}"), message, flag, told_length)
+/// Returns a gRPC-Web request over HTTP/1.1 with one message.
+fn grpc_web(method: &str, message: &[u8], flag: u8, declared_length: usize) -> Vec<u8> {
+    grpc_web_at(&format!("/damper.v1.{method}"), message, flag, declared_length)
 }
 
-fn grpc_web_at(path: &str, message: &[u8], flag: u8, told_length: usize) -> Vec<u8> {
+fn grpc_web_at(path: &str, message: &[u8], flag: u8, declared_length: usize) -> Vec<u8> {
     let length = 5 + message.len();
     let mut request = format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/grpc-web+proto\r\n\
@@ -38,12 +38,12 @@ fn grpc_web_at(path: &str, message: &[u8], flag: u8, told_length: usize) -> Vec<
     )
     .into_bytes();
     request.push(flag);
-    request.extend(u32::try_from(told_length).unwrap().to_be_bytes());
+    request.extend(u32::try_from(declared_length).unwrap().to_be_bytes());
     request.extend(message);
     request
 }
 
-/// Field 2, a message, in field 2 and so on.
+/// Returns messages nested in field 2.
 fn deep(depth: usize) -> Vec<u8> {
     let mut message = Vec::new();
     for _ in 0..depth {
@@ -68,7 +68,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What is said, and what one of must be in the answer; none = the connection just has to end.
+/// Inputs, each with the possible parts of the answer; empty if the connection only has to end.
 fn attacks() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     let over_head = format!("GET /livez HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "a".repeat(64 << 10));
     let many_heads = format!("GET /livez HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(500));
@@ -121,10 +121,10 @@ fn messages() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
 
 async fn attack(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    (name, said, expected): &(&'static str, Vec<u8>, &'static [&'static str]),
+    (name, bytes, expected): &(&'static str, Vec<u8>, &'static [&'static str]),
     place: &str,
 ) {
-    let answer = exchange(stream, said).await;
+    let answer = exchange(stream, bytes).await;
     if expected.is_empty() {
         return;
     }
@@ -132,7 +132,7 @@ async fn attack(
     assert!(expected.iter().any(|part| answer.contains(part)), "{name} on {place}: {answer}");
 }
 
-/// Everything over all four; the connections that TLS refuses are told apart from those that HTTP does.
+/// Sends everything on all four listeners; TLS rejects other connections than HTTP does.
 async fn everything(plain: &Running, tls: &Running, config: &Arc<ClientConfig>) {
     let api = messages();
     for each in attacks().iter().chain(&api) {
@@ -146,7 +146,7 @@ async fn everything(plain: &Running, tls: &Running, config: &Arc<ClientConfig>) 
             [("the main port with TLS", tls.address), ("the metrics port with TLS", tls.metrics)]
         {
             if place == "the main port with TLS" || !is_api {
-                // A peer that is refused in the middle of what it says may not hear why.
+                // A peer that is rejected while it sends may not read the reason.
                 let shaken = shake(address, config, "localhost").await.unwrap();
                 attack(shaken, each, place).await;
             }
@@ -162,10 +162,10 @@ async fn two(ours: &Authority, pair: &Pair) -> (Running, Running, Arc<ClientConf
     (start_alone(|_| {}).await, tls.await, ours.trusting(None, b""))
 }
 
-/// Begins a message that never ends; the head of the answer.
-async fn endless(server: &Running, path: &str, told_length: u32) -> http::HeaderMap {
+/// Starts a message that never ends; returns the head of the answer.
+async fn endless(server: &Running, path: &str, declared_length: u32) -> http::HeaderMap {
     let mut begun = vec![0];
-    begun.extend(told_length.to_be_bytes());
+    begun.extend(declared_length.to_be_bytes());
     begun.extend([0; 1000]);
     let begun = futures_util::stream::iter([Ok::<_, io::Error>(Bytes::from(begun))]);
     let body = begun.chain(futures_util::stream::pending());
@@ -179,7 +179,7 @@ async fn endless(server: &Running, path: &str, told_length: u32) -> http::Header
 }
 
 #[tokio::test]
-async fn unfinished_messages_to_what_is_open_to_everybody_end_at_once_where_large_and_soon_where_small() {
+async fn unfinished_messages_without_a_token_end_soon() {
     let server = start(|settings| {
         settings.unary_deadline = Duration::from_millis(400);
         settings.limits.max_open_requests_per_identity = 100;
@@ -203,8 +203,8 @@ async fn health_has_a_rate_like_every_read() {
     let one = Rate { per_second: NonZeroU32::MIN, burst: NonZeroU32::MIN };
     let server = start(|settings| settings.limits.reads = one).await;
     let check = "/grpc.health.v1.Health/Check";
-    let said = grpc_web_at(check, &[], 0, 0);
-    let ask = async || exchange(TcpStream::connect(server.address).await.unwrap(), &said).await.unwrap();
+    let bytes = grpc_web_at(check, &[], 0, 0);
+    let ask = async || exchange(TcpStream::connect(server.address).await.unwrap(), &bytes).await.unwrap();
     let mut refused = String::new();
     while !refused.contains("grpc-status: 8") && !refused.contains("grpc-status:8") {
         refused = soon(ask()).await;
@@ -213,7 +213,7 @@ async fn health_has_a_rate_like_every_read() {
     server.stop().await;
 }
 
-/// Of this process: the server is in it.
+/// Resident memory of this process, which includes the server.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -221,7 +221,7 @@ fn resident() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_input_is_refused_everywhere_and_leaves_no_memory_behind() {
+async fn hostile_input_is_rejected_without_memory_growth() {
     let _alone = HOUSE.write().await;
     let ours = Authority::new("ours");
     let (plain, tls, config) = two(&ours, &ours.server("localhost")).await;
@@ -256,7 +256,7 @@ impl io::Write for Log {
 }
 
 impl Log {
-    /// The log of this thread from now on.
+    /// Captures the log of this thread.
     fn begin(level: tracing::Level) -> (Self, DefaultGuard) {
         let log = Self::default();
         let writer = log.clone();
@@ -292,7 +292,7 @@ async fn floods_of_refused_requests_leave_few_lines_in_the_log() {
         exchange(TcpStream::connect(server.address).await.unwrap(), request).await.unwrap();
     }
     let text = log.text();
-    for line in ["a request was denied", "a service was turned away", "a browser's request was refused"] {
+    for line in ["request denied", "client rejected", "cross-origin request rejected"] {
         let lines = text.matches(line).count();
         assert!((1..REQUESTS / 2).contains(&lines), "{lines} times: {line}");
     }

@@ -1,4 +1,4 @@
-//! Each deadline and each count, hit once: what the peer sees, and that it is counted.
+//! Hits each deadline and each limit once, and checks the answer and the counter.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn plain(server: &Running) -> Channel {
 }
 
 #[tokio::test]
-async fn who_says_nothing_or_only_half_is_shown_out() {
+async fn silent_and_half_finished_connections_are_closed() {
     let ours = Authority::new("ours");
     let server = start(|settings| {
         impatient(settings);
@@ -46,9 +46,9 @@ async fn who_says_nothing_or_only_half_is_shown_out() {
     .await;
     let plain = async || TcpStream::connect(server.metrics).await.unwrap();
     let half = [PREFACE, HALF_HEADERS].concat();
-    for (nth, said) in [&b"GET / HTTP/1.1\r\nho"[..], PREFACE, &half, b"\r\n"].into_iter().enumerate() {
-        // Whatever it is answered, it is over.
-        let _ = exchange(plain().await, said).await;
+    for (nth, sent) in [&b"GET / HTTP/1.1\r\nho"[..], PREFACE, &half, b"\r\n"].into_iter().enumerate() {
+        // The answer may be anything; the connection is closed.
+        let _ = exchange(plain().await, sent).await;
         server.hits_that("request_head", |count| count == nth as f64 + 1.0).await;
     }
     exchange(plain().await, b"").await.unwrap();
@@ -65,7 +65,7 @@ async fn who_says_nothing_or_only_half_is_shown_out() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_may_rest_but_neither_for_ever_nor_in_the_middle_of_a_head() {
+async fn idle_connection_and_unfinished_head_time_out() {
     let server = start(impatient).await;
     let kept = async || {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -83,7 +83,7 @@ async fn a_kept_connection_may_rest_but_neither_for_ever_nor_in_the_middle_of_a_
 }
 
 #[tokio::test]
-async fn a_connection_beyond_all_is_closed_at_once_and_one_beyond_an_identitys_after_its_answer() {
+async fn connections_beyond_a_limit_are_closed() {
     let server = start(|settings| {
         settings.limits.max_connections = 4;
         settings.limits.max_connections_per_identity = 2;
@@ -123,7 +123,7 @@ async fn a_connection_beyond_all_is_closed_at_once_and_one_beyond_an_identitys_a
 }
 
 #[tokio::test]
-async fn reads_and_writes_beyond_their_rate_are_told_when_to_come_again() {
+async fn reads_and_writes_beyond_their_rate_get_a_retry_delay() {
     let few = |burst| Rate { per_second: NonZeroU32::MIN, burst: NonZeroU32::new(burst).unwrap() };
     let server = start(|settings| {
         settings.limits.reads = few(5);
@@ -132,7 +132,7 @@ async fn reads_and_writes_beyond_their_rate_are_told_when_to_come_again() {
     .await;
     let mut rules = RulesClient::new(plain(&server));
     let (mut reads, mut writes) = (0, 0);
-    let told = |status: &tonic::Status| {
+    let assert_retry_delay = |status: &tonic::Status| {
         assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
         let wait = status.get_details_retry_info().unwrap().retry_delay.unwrap();
         assert!(wait <= Duration::from_secs(1), "{wait:?}");
@@ -143,7 +143,7 @@ async fn reads_and_writes_beyond_their_rate_are_told_when_to_come_again() {
             Err(status) => break status,
         }
     };
-    told(&refused);
+    assert_retry_delay(&refused);
     let refused = loop {
         let answer = soon(rules.delete_rule(v1::DeleteRuleRequest::default())).await.unwrap_err();
         match answer.code() {
@@ -151,7 +151,7 @@ async fn reads_and_writes_beyond_their_rate_are_told_when_to_come_again() {
             _ => break answer,
         }
     };
-    told(&refused);
+    assert_retry_delay(&refused);
     assert!((5..=8).contains(&reads) && (3..=6).contains(&writes), "{reads} reads, {writes} writes");
     server.hits_that("reads", |count| count >= 1.0).await;
     server.hits_that("writes", |count| count >= 1.0).await;
@@ -159,7 +159,7 @@ async fn reads_and_writes_beyond_their_rate_are_told_when_to_come_again() {
 }
 
 #[tokio::test]
-async fn a_unary_call_whose_message_never_ends_is_answered_at_its_deadline() {
+async fn unfinished_unary_call_is_answered_at_its_deadline() {
     let server = start(|settings| settings.unary_deadline = SHORT).await;
     let head = b"POST /damper.v1.Rules/ListRules HTTP/1.1\r\nhost: localhost\r\n\
         content-type: application/grpc-web+proto\r\nconnection: close\r\ncontent-length: 500\r\n\r\n\0";
@@ -194,7 +194,7 @@ async fn who_is_denied_is_held_to_the_rate_of_their_address() {
 }
 
 #[tokio::test]
-async fn one_address_has_only_so_many_connections_that_have_asked_for_nothing() {
+async fn connections_without_a_request_are_limited_per_address() {
     let server = start(|settings| settings.limits.max_new_connections_per_address = 3).await;
     let list = async |channel: &Channel| {
         soon(RulesClient::new(channel.clone()).list_rules(v1::ListRulesRequest::default())).await
@@ -215,7 +215,7 @@ async fn one_address_has_only_so_many_connections_that_have_asked_for_nothing() 
     server.stop().await;
 }
 
-/// Tells the server to send nothing of any answer, and asks for the page.
+/// Returns a request for the web UI with a flow control window of 0.
 fn page_for_a_closed_window() -> Vec<u8> {
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0";
     let get = b"\0\0\x0e\x01\x05\0\0\0\x01\x82\x86\x84\x41\x09localhost";
@@ -223,7 +223,7 @@ fn page_for_a_closed_window() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn who_takes_nothing_of_an_answer_does_not_keep_a_connection_by_it() {
+async fn unread_response_does_not_keep_a_connection() {
     let server = start(|settings| {
         settings.unary_deadline = SHORT;
         settings.limits.request_head_within = SHORT;
@@ -236,7 +236,7 @@ async fn who_takes_nothing_of_an_answer_does_not_keep_a_connection_by_it() {
 }
 
 #[tokio::test]
-async fn who_only_asks_for_health_stays_one_of_the_few_of_an_address_that_prove_nothing() {
+async fn health_checks_count_as_unauthenticated_connections() {
     let folder = tempfile::TempDir::new().unwrap();
     let server = start(|settings| {
         settings.auth = Auth::Tokens;
@@ -257,7 +257,7 @@ async fn who_only_asks_for_health_stays_one_of_the_few_of_an_address_that_prove_
     let mut request = tonic::Request::new(v1::ListRulesRequest::default());
     request.metadata_mut().insert("authorization", bearer);
     soon(RulesClient::new(known.clone()).list_rules(request)).await.unwrap();
-    // The one that has proven who it is does not count among them.
+    // The authenticated connection does not count among them.
     let few = [ask().await.unwrap(), ask().await.unwrap(), ask().await.unwrap()];
     assert!(ask().await.is_none());
     drop(few);
@@ -275,8 +275,8 @@ async fn metrics_port_answers_when_the_other_is_full() {
     }
     server.figure_that("damper_connections", |open| open >= 4.0).await;
     let probe = TcpStream::connect(server.metrics).await.unwrap();
-    let said = b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-    assert!(exchange(probe, said).await.unwrap().starts_with("HTTP/1.1 200"));
+    let sent = b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    assert!(exchange(probe, sent).await.unwrap().starts_with("HTTP/1.1 200"));
     server.stop().await;
 }
 

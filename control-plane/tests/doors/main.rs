@@ -1,8 +1,9 @@
-//! The ports: TLS, deadlines and limits against hostile peers over real sockets, with certificates made for each test.
+//! The listeners: TLS, deadlines and limits against hostile peers over real sockets, with certificates made
+//! for each test.
 //!
-//! A process of its own, because descriptors and memory are counted. Every wait is for an event; a time limit only
-//! ends a test that has failed.
-#![allow(clippy::unwrap_used, reason = "a test that can not go on has failed")]
+//! A separate process, because descriptors and memory are counted. Every wait is for an event; a time limit
+//! only ends a failed test.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod certificates;
 mod crowd;

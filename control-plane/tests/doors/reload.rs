@@ -1,4 +1,4 @@
-//! The certificate changes under open streams, as a mounted secret does: by a symlink.
+//! The certificate changes under open streams by a symlink, as a mounted secret does.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tonic::Streaming;
 use crate::certificates::{Authority, Pair};
 use crate::harness::{Running, channel, shake, soon, start, with_pair};
 
-/// Points the folder's files at a new version, all at once.
+/// Points the folder's files to a new version, all at once.
 fn swap(folder: &Path, version: &str, pair: &Pair) {
     let next = folder.join(version);
     std::fs::create_dir(&next).unwrap();
@@ -49,14 +49,14 @@ async fn goes_on(watch: &mut Streaming<WatchResponse>) {
 }
 
 #[tokio::test]
-async fn a_changed_certificate_is_shown_to_new_connections_and_open_streams_go_on() {
+async fn new_certificate_is_used_while_open_streams_go_on() {
     let ours = Authority::new("ours");
     let folder = TempDir::new().unwrap();
     swap(folder.path(), "first", &ours.server("localhost"));
     let now = folder.path().join("now");
     let server = start(|settings| {
         let tls = TlsConfig::new(Pem::File(now.join("tls.crt")), Pem::File(now.join("tls.key")));
-        settings.tls = Some(TlsConfig { look_again_after: Duration::from_millis(50), ..tls });
+        settings.tls = Some(TlsConfig { reload_interval: Duration::from_millis(50), ..tls });
         settings.watched_report_interval = Duration::from_millis(200);
     })
     .await;
@@ -95,7 +95,7 @@ async fn streams_end_with_the_authority_of_their_certificate() {
     let server = start(|settings| {
         settings.tls = Some(TlsConfig {
             client_ca: Some(Pem::File(trusted.clone())),
-            look_again_after: Duration::from_millis(50),
+            reload_interval: Duration::from_millis(50),
             ..with_pair(&ours.server("localhost"))
         });
     })

@@ -1,4 +1,4 @@
-//! Whatever is wrong gets a clear answer that names the field, and nothing is stored.
+//! Invalid input gets an error that names the field, and nothing is stored.
 
 use damper_proto::v1;
 use damper_proto::v1::kills_client::KillsClient;
@@ -9,7 +9,7 @@ use tonic_types::StatusExt as _;
 
 use crate::harness::{Agent, Running, header, hello, key, put_change, rule, shop_rule, soon, start};
 
-/// Each request's field, and part of what is said about it.
+/// Checks that each request is rejected with this field and this part of the message.
 async fn check(server: &Running, cases: Vec<(v1::Rule, &str, &str)>) {
     for (bad, field, words) in cases {
         let request = v1::PutRuleRequest { rule: Some(bad.clone()), ..Default::default() };
@@ -73,7 +73,7 @@ async fn every_bad_field_is_named() {
 }
 
 #[tokio::test]
-async fn all_faults_are_told_at_once() {
+async fn request_lists_all_faults_at_once() {
     let server = start().await;
     let mut bad = rule(key("", "st ock", "*"), 0);
     bad.policy.as_mut().unwrap().mode = 0;
@@ -94,7 +94,7 @@ async fn all_faults_are_told_at_once() {
     server.stop().await;
 }
 
-/// Bytes sent as they are.
+/// Sends bytes as they are.
 #[derive(Clone, Default)]
 struct Raw;
 
@@ -141,7 +141,7 @@ async fn put_raw(server: &Running, message: Vec<u8>) -> Status {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_message_and_names_that_are_no_text_are_the_callers_fault() {
+async fn invalid_messages_and_names_are_invalid_argument() {
     let server = start().await;
     let request = v1::PutRuleRequest { rule: Some(shop_rule(2)), ..Default::default() };
     let mut not_utf8 = request.encode_to_vec();
@@ -205,7 +205,7 @@ async fn an_apply_without_its_header_is_refused() {
 }
 
 #[tokio::test]
-async fn as_many_rules_as_allowed_are_taken_in_one_revision_and_the_next_is_refused() {
+async fn set_up_to_the_rule_limit_is_stored_and_the_next_rejected() {
     const LIMIT: usize = 100_000;
     let server = start().await;
     let changes = (0..LIMIT).map(|n| put_change(rule(key("shop", "stock", &format!("s.S/M{n}")), 2)));
@@ -223,7 +223,7 @@ async fn as_many_rules_as_allowed_are_taken_in_one_revision_and_the_next_is_refu
     server.stop().await;
 }
 
-/// The field that is said to be wrong.
+/// Returns the field of the fault.
 fn fault_of(refused: Result<(), Status>, what: &str) -> String {
     let refused = refused.expect_err(what);
     assert_eq!(refused.code(), Code::InvalidArgument, "{what}: {refused:?}");
@@ -232,7 +232,7 @@ fn fault_of(refused: Result<(), Status>, what: &str) -> String {
 }
 
 #[tokio::test]
-async fn lengths_of_time_at_the_ends_of_what_can_be_said_are_faults_of_their_fields() {
+async fn extreme_durations_are_faults_of_their_fields() {
     let server = start().await;
     for (seconds, nanos) in [(i64::MIN, i32::MIN), (i64::MIN, 0), (0, i32::MIN), (i64::MAX, i32::MAX)] {
         let length = Some(prost_types::Duration { seconds, nanos });

@@ -1,4 +1,4 @@
-//! Who calls whom, what repeating comes to along the way, and writes that are refused for it.
+//! The call graph, its amplification, and writes that are rejected for it.
 
 use damper_proto::v1;
 use tonic::Code;
@@ -6,7 +6,7 @@ use tonic_types::StatusExt as _;
 
 use crate::harness::{Agent, Running, header, hello, key, put_change, rule, soon, start, start_with};
 
-/// What a service that serves reports of its calls to another one.
+/// The reported calls of one service to another.
 struct Calls {
     caller: &'static str,
     callee: &'static str,
@@ -24,7 +24,7 @@ fn method(callee: &str) -> String {
     format!("{callee}.v1.Api/Get")
 }
 
-/// Services that report these calls, once the server has all of them.
+/// Connects services that report these calls; returns once the server has all of them.
 async fn fleet(server: &Running, all: &[Calls]) -> Vec<Agent> {
     let mut agents = Vec::new();
     for Calls { caller, callee, calls, attempts, outside, serves } in all {
@@ -80,7 +80,7 @@ async fn put(
     soon(server.rules().put_rule(request)).await.map(tonic::Response::into_inner)
 }
 
-/// The one field that a write is refused for, and why.
+/// Returns the only field that a write is rejected for, and the reason.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(answer: Result<T, tonic::Status>) -> (String, String) {
     let status = answer.unwrap_err();
@@ -101,41 +101,41 @@ fn has_chain(findings: &[v1::Finding]) -> bool {
 }
 
 #[tokio::test]
-async fn edges_and_the_worst_paths_are_told_as_measured_and_as_possible() {
+async fn chain_lists_edges_and_worst_paths_measured_and_possible() {
     let server = start().await;
     let reported =
         [calls("shop", "orders", 150), calls("orders", "stock", 200), calls("orders", "till", 100)];
     let _agents = fleet(&server, &reported).await;
     server.put(hop_rule("shop", "orders", 3)).await;
     server.put(hop_rule("orders", "stock", 3)).await;
-    let told = soon(async {
+    let answer = soon(async {
         loop {
-            let told = chain(&server, "").await;
-            if told.edges.iter().all(|edge| edge.calls_per_s > 0.0) {
-                return told;
+            let answer = chain(&server, "").await;
+            if answer.edges.iter().all(|edge| edge.calls_per_s > 0.0) {
+                return answer;
             }
             tokio::task::yield_now().await;
         }
     })
     .await;
-    let edges: Vec<_> = told
+    let edges: Vec<_> = answer
         .edges
         .iter()
         .map(|edge| (edge.caller_service.as_str(), edge.callee_service.as_str(), edge.max_attempts))
         .collect();
     assert_eq!(edges, [("orders", "stock", 3), ("orders", "till", 1), ("shop", "orders", 3)]);
-    let stock = &told.edges[0];
+    let stock = &answer.edges[0];
     assert!((stock.amplification - 2.0).abs() < 1e-3 && stock.chain_coverage >= 1.0, "{stock:?}");
-    assert_eq!((stock.routes, stock.routes_without_rule, told.edges[1].routes_without_rule), (1, 0, 1));
-    let measured = told.worst_measured.unwrap();
+    assert_eq!((stock.routes, stock.routes_without_rule, answer.edges[1].routes_without_rule), (1, 0, 1));
+    let measured = answer.worst_measured.unwrap();
     assert_eq!(measured.services, ["shop", "orders", "stock"]);
     assert!((measured.amplification - 3.0).abs() < 1e-3, "{measured:?}");
-    let possible = told.worst_possible.unwrap();
+    let possible = answer.worst_possible.unwrap();
     assert_eq!((services(&possible), possible.sends), (vec!["shop", "orders", "stock"], 5));
     assert!(!possible.has_circle && possible.hops.iter().all(|hop| !hop.multiplies));
 
     let till = chain(&server, "till").await;
-    assert_eq!(till.edges.len(), 2, "what leads there, and nothing beside: {:?}", till.edges);
+    assert_eq!(till.edges.len(), 2, "what leads there, and nothing else: {:?}", till.edges);
     assert_eq!(till.worst_possible.unwrap().sends, 3);
     let nobody = v1::GetChainRequest { service: "nobody".to_owned(), ..Default::default() };
     assert_eq!(server.fleet().get_chain(nobody).await.unwrap_err().code(), Code::NotFound);
@@ -173,12 +173,12 @@ async fn attempts_multiply_where_the_flag_is_ignored_or_lost() {
         assert_eq!(bound.hops.last().unwrap().callee_service, callee);
     }
     let unseen = through("c", "far").await;
-    assert_eq!((unseen.sends, unseen.hops.len()), (9, 3), "a route that nobody has called yet: {unseen:?}");
+    assert_eq!((unseen.sends, unseen.hops.len()), (9, 3), "a route without calls: {unseen:?}");
     server.stop().await;
 }
 
 #[tokio::test]
-async fn write_that_raises_a_chain_above_the_limit_is_refused_unless_forced() {
+async fn write_above_the_chain_limit_is_rejected_unless_forced() {
     let server = start_with(|settings| settings.max_amplification = 4.try_into().unwrap()).await;
     let _agents = fleet(&server, &[calls("shop", "orders", 100), calls("orders", "stock", 100)]).await;
     let below = put(&server, hop_rule("shop", "orders", 3), Default::default()).await.unwrap();
@@ -189,7 +189,7 @@ async fn write_that_raises_a_chain_above_the_limit_is_refused_unless_forced() {
     for options in [v1::WriteOptions::default(), tried] {
         let (field, problem) = refused(put(&server, worse(), options).await);
         assert_eq!(field, "rule.policy");
-        let words = "shop -> orders -> stock: at most 5 sends on the last hop for one request at shop, \
+        let words = "shop -> orders -> stock: at most 5 attempts on the last hop per request at shop, \
                      more than the limit of 4";
         assert!(problem.starts_with(words), "{problem}");
     }
@@ -201,7 +201,7 @@ async fn write_that_raises_a_chain_above_the_limit_is_refused_unless_forced() {
     assert_eq!(found.severity(), v1::Severity::Danger);
     assert!(!found.remedy.is_empty() && found.subject == "orders * stock stock.v1.Api/Get", "{found:?}");
 
-    // It is above the limit already: what does not raise it further is told and not refused.
+    // The chain is above the limit already: a write that does not raise it has a finding and is accepted.
     let mut same = worse();
     same.policy.as_mut().unwrap().call_id = true;
     let same = put(&server, same, Default::default()).await.unwrap();
@@ -214,7 +214,7 @@ async fn write_that_raises_a_chain_above_the_limit_is_refused_unless_forced() {
 }
 
 #[tokio::test]
-async fn sets_rollbacks_and_deletions_are_judged_as_they_would_leave_the_table() {
+async fn sets_rollbacks_and_deletions_are_checked_as_a_whole() {
     let server = start_with(|settings| settings.max_amplification = 4.try_into().unwrap()).await;
     let _agents = fleet(&server, &[calls("shop", "orders", 100), calls("orders", "stock", 100)]).await;
     let apply = async |options: v1::WriteOptions, rules: Vec<v1::Rule>| {
@@ -254,7 +254,7 @@ async fn sets_rollbacks_and_deletions_are_judged_as_they_would_leave_the_table()
 }
 
 #[tokio::test]
-async fn circle_is_told_and_ends_where_it_comes_back() {
+async fn circle_is_reported_and_ends_at_its_start() {
     let server = start().await;
     let circle = [calls("a", "b", 100), calls("b", "c", 100), calls("c", "a", 100)];
     let _agents = fleet(&server, &circle).await;
@@ -278,21 +278,18 @@ async fn no_chain_is_raised_in_the_shade_of_one_that_is_worse_already() {
         let requests: Vec<_> = std::iter::once(header(v1::WriteOptions::default())).chain(changes).collect();
         soon(server.rules().apply_rules(tokio_stream::iter(requests))).await.map(tonic::Response::into_inner)
     };
-    let beside = ignoring(rule(key("orders", "stock", "stock.v1.Api/Other"), 2));
-    for rules in [vec![hop_rule("web", "cart", 7)], vec![beside.clone(), hop_rule("web", "cart", 7)]] {
+    let unrelated = ignoring(rule(key("orders", "stock", "stock.v1.Api/Other"), 2));
+    for rules in [vec![hop_rule("web", "cart", 7)], vec![unrelated.clone(), hop_rule("web", "cart", 7)]] {
         let (field, problem) = refused(apply(rules.clone()).await);
         assert_eq!(field, format!("changes[{}].put.policy", rules.len() - 1));
         assert!(problem.starts_with("web -> cart -> till: at most 9 sends"), "{problem}");
     }
     let wide = refused(put(&server, rule(key("*", "*", "*"), 7), Default::default()).await);
     assert!(wide.1.starts_with("web -> cart -> till: at most 9 sends"), "{}", wide.1);
-    // A repair of one chain does not pay for another one either.
+    // A repair of one chain does not allow another one to get worse.
     let repair = vec![hop_rule("orders", "stock", 2), hop_rule("web", "cart", 7)];
     assert_eq!(refused(apply(repair).await).0, "changes[1].put.policy");
-    assert!(
-        apply(vec![beside]).await.unwrap().revision > 0,
-        "nothing is raised by a route that nobody calls"
-    );
+    assert!(apply(vec![unrelated]).await.unwrap().revision > 0, "nothing is raised by a route without calls");
     server.stop().await;
 }
 
@@ -319,9 +316,9 @@ async fn few_calls_outside_of_requests_do_not_make_a_hop_multiply() {
     server.stop().await;
 }
 
-/// Attempts on the hop, in the long run, and the worst chain with the sends at its end.
-fn amplification(told: Option<v1::Amplification>) -> (u32, f64, Option<(Vec<String>, u64)>) {
-    let v1::Amplification { bound, chain } = told.expect("a write of a rule tells it");
+/// Returns attempts on the hop, its long-term factor, and the worst chain with the attempts at its end.
+fn amplification(answer: Option<v1::Amplification>) -> (u32, f64, Option<(Vec<String>, u64)>) {
+    let v1::Amplification { bound, chain } = answer.expect("a write of a rule reports it");
     let chain = chain.map(|chain| (services(&chain).into_iter().map(str::to_owned).collect(), chain.sends));
     let bound = bound.unwrap();
     (bound.max_attempts, bound.steady_attempts_per_call, chain)
@@ -336,7 +333,7 @@ fn trying() -> v1::WriteOptions {
 }
 
 #[tokio::test]
-async fn a_write_tells_what_it_does_to_the_bounds_of_its_hop_and_its_chain() {
+async fn write_reports_its_bounds_of_hop_and_chain() {
     let server = start().await;
     let reported = [calls("shop", "cart", 100), calls("cart", "stock", 100), calls("web", "till", 100)];
     let _agents = fleet(&server, &reported).await;
@@ -348,7 +345,7 @@ async fn a_write_tells_what_it_does_to_the_bounds_of_its_hop_and_its_chain() {
     assert_eq!(amplification(new.before), (1, 1.0, path(&way, 3)), "nothing is sent twice there yet");
     assert_eq!(amplification(new.after), (2, 1.02, path(&way, 4)));
     let written = put(&server, hop_rule("cart", "stock", 2), Default::default()).await.unwrap();
-    assert_eq!(amplification(written.after), (2, 1.02, path(&way, 4)), "what is written tells it too");
+    assert_eq!(amplification(written.after), (2, 1.02, path(&way, 4)), "a committed write reports it too");
 
     let same = put(&server, hop_rule("cart", "stock", 2), trying()).await.unwrap();
     assert_eq!(same.before, same.after);
@@ -370,7 +367,7 @@ async fn a_write_tells_what_it_does_to_the_bounds_of_its_hop_and_its_chain() {
 }
 
 #[tokio::test]
-async fn the_bounds_of_a_write_are_those_that_guards_and_other_rules_leave_it() {
+async fn bounds_of_a_write_include_guards_and_other_rules() {
     let server = start().await;
     let _agents = fleet(&server, &[calls("shop", "cart", 100), calls("web", "till", 100)]).await;
     server.put(rule(key("*", "*", "*"), 2)).await;
@@ -390,12 +387,12 @@ async fn the_bounds_of_a_write_are_those_that_guards_and_other_rules_leave_it() 
     assert_eq!(
         amplification(wide.after),
         (9, 1.02, path(&["web", "till"], 9)),
-        "the other route goes by its own rule"
+        "the other route uses its own rule"
     );
     let cut = put(&server, rule(key("*", "cart", "cart.v1.Api/*"), 9), trying()).await;
     assert_eq!(cut.unwrap_err().code(), Code::InvalidArgument, "a guard around it refuses it");
     let guarded = put(&server, rule(key("*", "cart", "cart.v1.Api/*"), 3), trying()).await.unwrap();
-    assert_eq!(amplification(guarded.before), (2, 1.02, None), "nothing goes by it: no chain is told");
+    assert_eq!(amplification(guarded.before), (2, 1.02, None), "no route uses it: no chain");
     assert_eq!(amplification(guarded.after), (3, 1.02, None));
     server.stop().await;
 }
@@ -410,19 +407,19 @@ async fn worst_chain_of_each_rule_comes_with_the_limit_when_asked_for() {
     put(&server, second.clone(), forced("sale")).await.unwrap();
     server.put(unused).await;
     let request = v1::GetChainRequest { without_edges: true, rules: true, ..Default::default() };
-    let told = soon(async {
+    let answer = soon(async {
         loop {
-            let told = server.fleet().get_chain(request.clone()).await.unwrap().into_inner();
-            if told.rules.len() == 2 {
-                return told;
+            let answer = server.fleet().get_chain(request.clone()).await.unwrap().into_inner();
+            if answer.rules.len() == 2 {
+                return answer;
             }
             tokio::task::yield_now().await;
         }
     })
     .await;
-    assert!(told.edges.is_empty());
-    assert_eq!((told.limit, told.worst_possible.unwrap().sends), (4, 5));
-    let bounds: Vec<_> = told.rules.into_iter().map(|bound| (bound.rule, bound.sends)).collect();
+    assert!(answer.edges.is_empty());
+    assert_eq!((answer.limit, answer.worst_possible.unwrap().sends), (4, 5));
+    let bounds: Vec<_> = answer.rules.into_iter().map(|bound| (bound.rule, bound.sends)).collect();
     assert_eq!(bounds, [(second.key, 5), (first.key, 5)]);
     let without = chain(&server, "").await;
     assert_eq!((without.rules.len(), without.edges.len()), (0, 2));

@@ -1,4 +1,4 @@
-//! Proof of delivery: who has a change, who does not and why.
+//! Delivery of changes: which clients have a change, which do not, and why.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn next(stream: &mut Streaming<v1::Convergence>) -> v1::Convergence {
     soon(stream.message()).await.unwrap().expect("the stream goes on")
 }
 
-/// The first message for which it holds; those before it must be neither done nor timed out.
+/// Returns the first message that meets the condition; earlier ones are neither done nor timed out.
 async fn next_that(
     stream: &mut Streaming<v1::Convergence>,
     is_so: impl Fn(&v1::Convergence) -> bool,
@@ -38,14 +38,14 @@ async fn next_that(
     }
 }
 
-/// The last message, which the end of the stream must follow.
+/// Returns the last message, followed by the end of the stream.
 async fn last(stream: &mut Streaming<v1::Convergence>) -> v1::Convergence {
     let last = next_that(stream, |message| message.done || message.timed_out || message.hopeless).await;
     assert_eq!(soon(stream.message()).await.unwrap(), None);
     last
 }
 
-/// Acknowledged, waiting, refused, lacking, left.
+/// Acknowledged, waiting, rejected, lacking, left.
 fn counts(state: &v1::Convergence) -> [u32; 5] {
     let v1::Convergence { affected, acknowledged, waiting, refused, lacking_features, left, .. } = state;
     assert_eq!(*affected, acknowledged + waiting + refused + lacking_features + left, "{state:?}");
@@ -53,9 +53,9 @@ fn counts(state: &v1::Convergence) -> [u32; 5] {
 }
 
 fn reasons(state: &v1::Convergence) -> Vec<(String, Reason, &str)> {
-    let told = |laggard: &v1::Laggard| laggard.identity.clone().unwrap().instance;
+    let instance_of = |laggard: &v1::Laggard| laggard.identity.clone().unwrap().instance;
     let lags = state.laggards.iter();
-    lags.map(|laggard| (told(laggard), laggard.reason(), laggard.detail.as_str())).collect()
+    lags.map(|laggard| (instance_of(laggard), laggard.reason(), laggard.detail.as_str())).collect()
 }
 
 fn instance(name: &str) -> v1::Hello {
@@ -64,7 +64,7 @@ fn instance(name: &str) -> v1::Hello {
     hello
 }
 
-/// A service that has everything so far.
+/// Connects a service that has everything so far.
 async fn connected(server: &Running, hello: v1::Hello) -> Agent {
     let mut agent = Agent::connect(server, hello).await;
     let (message, _) = agent.snapshot().await;
@@ -73,11 +73,11 @@ async fn connected(server: &Running, hello: v1::Hello) -> Agent {
 }
 
 #[tokio::test]
-async fn a_change_has_come_when_everybody_has_acknowledged_it() {
+async fn change_has_converged_once_all_clients_acknowledged() {
     let server = start().await;
     let mut one = connected(&server, instance("shop-1")).await;
     let mut two = connected(&server, instance("shop-2")).await;
-    // Another service is not asked.
+    // Another service is not counted.
     let _cart = connected(&server, hello("cart")).await;
     let put = server.put(shop_rule(2)).await.revision;
     let mut stream = watch(&server, until(put)).await;
@@ -89,7 +89,7 @@ async fn a_change_has_come_when_everybody_has_acknowledged_it() {
     let half = next_that(&mut stream, |state| state.acknowledged == 1).await;
     assert!(!half.done);
     assert_eq!(reasons(&half), [("shop-2".to_owned(), Reason::Waiting, "")]);
-    // Half of them are enough for somebody else.
+    // Half of the clients are enough for this watch.
     let half = v1::WatchConvergenceRequest { share: Some(0.5), ..until(put) };
     let half = last(&mut watch(&server, half).await).await;
     assert_eq!((half.done, counts(&half)), (true, [1, 1, 0, 0, 0]));
@@ -98,7 +98,7 @@ async fn a_change_has_come_when_everybody_has_acknowledged_it() {
     let done = last(&mut stream).await;
     assert_eq!((done.done, done.timed_out, counts(&done)), (true, false, [2, 0, 0, 0, 0]));
     assert!(done.laggards.is_empty() && done.elapsed.is_some());
-    // Asked later it is done at once.
+    // A later watch is done at once.
     assert!(next(&mut watch(&server, until(put)).await).await.done);
     server.stop().await;
 }
@@ -140,13 +140,13 @@ async fn laggards_are_named_with_the_reason() {
             ("leaving".to_owned(), Reason::Left, ""),
         ]
     );
-    // Who comes back is waited for again, and has it as soon as it says so.
+    // A client that returns is waited for again, until it acknowledges.
     let mut back = Agent::connect(&server, instance("leaving")).await;
     let (message, _) = back.snapshot().await;
     next_that(&mut stream, |state| counts(state) == [0, 2, 1, 1, 0]).await;
     back.ack(&message, vec![]).await;
     next_that(&mut stream, |state| counts(state) == [1, 1, 1, 1, 0]).await;
-    // Who leaves with it has it.
+    // A client that leaves with the change has it.
     drop(back);
     server.client_that(|client| client.identity.as_ref().unwrap().instance == "silent").await;
     let timed_out = last(&mut watch(&server, at_most(put, 100)).await).await;
@@ -157,7 +157,7 @@ async fn laggards_are_named_with_the_reason() {
 #[tokio::test]
 async fn of_two_streams_of_one_process_the_newer_speaks_for_it() {
     let server = start().await;
-    // Half dead: the server has not noticed yet.
+    // The connection is dead, but the server has not noticed yet.
     let _old = connected(&server, instance("shop-1")).await;
     let mut new = connected(&server, instance("shop-1")).await;
     let put = server.put(shop_rule(2)).await.revision;
@@ -171,7 +171,7 @@ async fn of_two_streams_of_one_process_the_newer_speaks_for_it() {
 }
 
 #[tokio::test]
-async fn a_rolling_restart_is_waited_through_and_who_does_not_return_holds_nothing_up() {
+async fn convergence_waits_for_a_restart_but_not_for_a_lost_client() {
     let server = start().await;
     let before = connected(&server, instance("shop-before")).await;
     let put = server.put(shop_rule(2)).await.revision;
@@ -188,7 +188,7 @@ async fn a_rolling_restart_is_waited_through_and_who_does_not_return_holds_nothi
 }
 
 #[tokio::test]
-async fn what_can_not_be_reached_any_more_is_said_at_once() {
+async fn unreachable_share_is_reported_at_once() {
     let server = start().await;
     let _old = connected(&server, v1::Hello { features: vec![], ..instance("old") }).await;
     let mut shop = connected(&server, instance("shop")).await;
@@ -196,13 +196,13 @@ async fn what_can_not_be_reached_any_more_is_said_at_once() {
     let mut stream = watch(&server, until(put)).await;
     let half = v1::WatchConvergenceRequest { share: Some(0.5), ..until(put) };
     let mut half = watch(&server, half).await;
-    assert!(!next(&mut stream).await.hopeless, "somebody is waited for");
+    assert!(!next(&mut stream).await.hopeless, "a client is waited for");
     let (message, _) = shop.delta().await;
     shop.ack(&message, vec![]).await;
-    let told = last(&mut stream).await;
-    assert!(told.hopeless && !told.done && !told.timed_out, "{told:?}");
-    assert_eq!(counts(&told), [1, 0, 0, 1, 0]);
-    assert!(last(&mut half).await.done, "for somebody else it is enough");
+    let end = last(&mut stream).await;
+    assert!(end.hopeless && !end.done && !end.timed_out, "{end:?}");
+    assert_eq!(counts(&end), [1, 0, 0, 1, 0]);
+    assert!(last(&mut half).await.done, "half is enough for the other watch");
     server.stop().await;
 }
 
@@ -230,7 +230,7 @@ async fn a_client_that_leaves_with_a_change_counts_as_having_it() {
 }
 
 #[tokio::test]
-async fn a_kill_is_proven_like_any_change_and_who_can_not_obey_is_named() {
+async fn convergence_of_a_kill_names_clients_that_lack_the_feature() {
     let server = start().await;
     let mut shop = connected(&server, hello("shop")).await;
     let features = vec!["base".to_owned(), "guards".to_owned()];
@@ -245,7 +245,7 @@ async fn a_kill_is_proven_like_any_change_and_who_can_not_obey_is_named() {
     shop.ack(&message, vec![]).await;
     let state = next_that(&mut stream, |state| state.acknowledged == 1).await;
     assert_eq!(reasons(&state), [("old".to_owned(), Reason::LackingFeature, "kill_switch")]);
-    // Its end asks nothing of who did not know it.
+    // The end of a kill requires nothing of clients that never had it.
     let unkill = v1::UnkillRequest { key, ..Default::default() };
     let ended = server.kills().unkill(unkill).await.unwrap().into_inner().revision;
     let mut stream = watch(&server, until(ended)).await;
@@ -273,7 +273,7 @@ async fn a_guard_with_a_repeat_limit_concerns_its_callee_too() {
 }
 
 #[tokio::test]
-async fn a_change_that_concerns_nobody_is_done_with_nobody() {
+async fn change_without_matching_clients_converges_at_once() {
     let server = start().await;
     let _cart = connected(&server, hello("cart")).await;
     let put = server.put(shop_rule(2)).await.revision;
@@ -283,7 +283,7 @@ async fn a_change_that_concerns_nobody_is_done_with_nobody() {
 }
 
 #[tokio::test]
-async fn a_revision_from_the_future_is_waited_for_and_a_bad_question_is_refused() {
+async fn convergence_waits_for_a_future_revision() {
     let server = start().await;
     let mut shop = connected(&server, hello("shop")).await;
     let mut stream = watch(&server, until(2)).await;
@@ -305,7 +305,7 @@ async fn a_revision_from_the_future_is_waited_for_and_a_bad_question_is_refused(
 }
 
 #[tokio::test]
-async fn a_client_says_since_when_it_is_behind_and_what_it_lacks() {
+async fn convergence_lists_since_when_and_why_a_client_lags() {
     let server = start().await;
     let features = vec!["base".to_owned(), "guards".to_owned(), "kill_switch".to_owned()];
     let hello = v1::Hello { serves: true, features, ..hello("shop") };
@@ -331,7 +331,7 @@ async fn a_client_says_since_when_it_is_behind_and_what_it_lacks() {
 }
 
 #[tokio::test]
-async fn of_classes_that_differ_in_their_cluster_each_is_asked_for_what_concerns_it() {
+async fn convergence_counts_each_cluster_for_its_own_changes() {
     let server = start().await;
     let of = |cluster: &str, features: Option<&str>| {
         let mut hello = instance("shop-1");
@@ -341,7 +341,7 @@ async fn of_classes_that_differ_in_their_cluster_each_is_asked_for_what_concerns
         }
         hello
     };
-    // One instance id, but two processes: names count within their cluster.
+    // One instance id, but two processes: ids are unique only within their cluster.
     let mut eu = connected(&server, of("eu", None)).await;
     let mut us = connected(&server, of("us", None)).await;
     let mut narrow = shop_rule(2);
@@ -364,7 +364,7 @@ async fn of_classes_that_differ_in_their_cluster_each_is_asked_for_what_concerns
         agent.ack(&message, vec![]).await;
     }
     assert_eq!(counts(&last(&mut stream).await), [2, 0, 0, 0, 0]);
-    // What the class of one cluster lacks is nothing to the other.
+    // A lack in one cluster does not affect the other.
     drop(us);
     server.client_that(|client| client.identity.as_ref().unwrap().cluster == "eu").await;
     let _old = connected(&server, of("us", Some("base"))).await;
@@ -391,7 +391,7 @@ async fn another_epoch_ends_a_watch_with_the_reason() {
     let mut stream = watch(&server, until(put)).await;
     assert_eq!(counts(&next(&mut stream).await), [0, 1, 0, 0, 0]);
     let (message, _) = one.delta().await;
-    // A client was further than this store: it is a backup, which an operator accepts.
+    // A client has a later revision than this store: the store is a backup, which an operator accepts.
     let ahead = v1::Hello { epoch: message.epoch.clone(), revision: put + 100, ..hello("cart") };
     let mut ahead = Agent::connect(&server, ahead).await;
     ahead.next().await;

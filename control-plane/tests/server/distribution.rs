@@ -1,4 +1,4 @@
-//! Rules to services.
+//! Delivery of rules to services.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ async fn a_put_reaches_the_client_as_a_delta_and_its_ack_is_seen() {
 }
 
 #[tokio::test]
-async fn only_rules_of_the_caller_are_sent_and_removals_are_said() {
+async fn client_gets_only_its_rules_and_their_removals() {
     let server = start().await;
     server.put(rule(key("*", "stock", "*"), 2)).await;
     server.put(rule(key("other", "stock", "*"), 2)).await;
@@ -55,7 +55,7 @@ async fn only_rules_of_the_caller_are_sent_and_removals_are_said() {
 }
 
 #[tokio::test]
-async fn who_missed_nothing_gets_a_bookmark_and_who_missed_a_change_gets_that() {
+async fn resume_gets_a_bookmark_or_the_missed_change() {
     let server = start().await;
     let first = server.put(shop_rule(2)).await.revision;
     let mut shop = Agent::connect(&server, hello("shop")).await;
@@ -76,7 +76,8 @@ async fn who_missed_nothing_gets_a_bookmark_and_who_missed_a_change_gets_that() 
     assert_eq!(delta.changed.len(), 1);
     drop(shop);
 
-    // After a restart what was missed is not remembered, and nobody reads the history for it.
+    // After a restart the missed changes are not in memory, and the server does not read the history for
+    // them.
     let server = start_in(server.stop().await, |_| {}).await;
     let mut shop = Agent::connect(&server, resumed).await;
     let (message, rules) = shop.snapshot().await;
@@ -85,7 +86,7 @@ async fn who_missed_nothing_gets_a_bookmark_and_who_missed_a_change_gets_that() 
 }
 
 #[tokio::test]
-async fn changes_older_than_the_retention_are_dropped_and_who_resumes_there_gets_a_snapshot() {
+async fn resume_before_the_retention_gets_a_snapshot() {
     use damper_store::{Change, Edit, Store as _, sled::SledStore};
     let folder = tempfile::TempDir::new().unwrap();
     let store = SledStore::open(folder.path().join("store")).await.unwrap();
@@ -93,7 +94,7 @@ async fn changes_older_than_the_retention_are_dropped_and_who_resumes_there_gets
     let change = |revision| Change {
         revision,
         commit: 0,
-        // What is old is so beside the newest change, whatever a clock shows.
+        // Age is relative to the newest change, regardless of the clock.
         at: if revision > 1000 { std::time::SystemTime::now() } else { month_ago },
         author: String::new(),
         reason: String::new(),
@@ -128,7 +129,7 @@ async fn changes_older_than_the_retention_are_dropped_and_who_resumes_there_gets
     server.stop().await;
 }
 
-/// What a client holds after a message, as its next hello names it.
+/// Returns a hello with the state of a message.
 fn resuming(service: &str, held: &v1::ServerMessage) -> v1::Hello {
     let (epoch, revision) = (held.epoch.clone(), held.revision);
     v1::Hello { epoch, revision, commit: Some(held.commit), ..hello(service) }
@@ -158,7 +159,7 @@ async fn client_that_claims_more_is_held_and_moves_no_other() {
     }
     let shown = server.get(server.metrics, "GET /metrics HTTP/1.1").await;
     assert!(shown.contains("\ndamper_clients_held 3\n"), "{shown}");
-    // What the server knows arrives at the others only, with their epoch; a kill is added to what the held ones have.
+    // Known entries reach only the other clients, with their epoch; a kill is added to the held ones.
     let put = server.put(shop_rule(3)).await.revision;
     let (changed, _) = other.delta().await;
     assert_eq!((&changed.epoch, changed.revision), (&known.epoch, put));
@@ -186,7 +187,7 @@ async fn client_that_claims_more_is_held_and_moves_no_other() {
     assert!(set.adds && set.kills.is_empty() && set.ended.len() == 1, "{set:?}");
     let clients = server.fleet().list_clients(v1::ListClientsRequest::default()).await.unwrap().into_inner();
     assert_eq!(clients.clients.iter().filter(|client| client.held).count(), 3);
-    // An operator's word makes the store the successor of what they hold.
+    // An operator makes the store the successor of the clients' epochs.
     let wrong = v1::AcceptStoreRequest { found_epoch: "x".to_owned(), ..Default::default() };
     let accept = async |request| server.history().accept_store(request).await.unwrap_err().code();
     assert_eq!(accept(wrong.clone()).await, Code::InvalidArgument, "a reason is required");
@@ -199,7 +200,7 @@ async fn client_that_claims_more_is_held_and_moves_no_other() {
         let (message, rules) = agent.snapshot().await;
         assert_eq!((message.epoch, rules.len()), (accepted.epoch.clone(), 1));
     }
-    // The kill and its end come first, and of the epoch that it knew.
+    // The kill and its end are sent first, with the known epoch.
     let snapshot = loop {
         let message = other.response().await;
         if matches!(message.kind, Some(server_message::Kind::Snapshot(_))) {
@@ -226,7 +227,7 @@ async fn clients_of_a_lost_history_keep_what_they_have() {
     server.put(shop_rule(3)).await;
     let (lost, _) = Agent::connect(&server, hello("shop")).await.snapshot().await;
     server.stop().await;
-    // The backup gets other changes at the same revisions, and more of them.
+    // The backup gets other and more changes at the same revisions.
     let server = start_in(backup, |_| {}).await;
     let same = server.put(shop_rule(7)).await.revision;
     assert_eq!(same, lost.revision);
@@ -237,7 +238,7 @@ async fn clients_of_a_lost_history_keep_what_they_have() {
         server.put(shop_rule(8)).await;
     }
     let backup = server.stop().await;
-    // Neither is it forgotten where memory does not reach.
+    // The same without the memory of the server.
     let server = start_in(backup, |_| {}).await;
     let message = Agent::connect(&server, resuming("shop", &lost)).await.next().await;
     assert!(matches!(message.kind, Some(server_message::Kind::Bookmark(_))), "{message:?}");
@@ -274,7 +275,7 @@ async fn a_large_table_comes_in_pages_below_the_limit_and_whole() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_seen_and_the_next_version_of_the_rule_outdates_it() {
+async fn nack_is_shown_until_the_next_version_of_the_rule() {
     let server = start().await;
     let mut shop = Agent::connect(&server, hello("shop")).await;
     shop.snapshot().await;
@@ -298,7 +299,7 @@ async fn a_refusal_is_seen_and_the_next_version_of_the_rule_outdates_it() {
 }
 
 #[tokio::test]
-async fn a_client_without_a_feature_is_told_that_the_rule_is_off() {
+async fn client_without_a_feature_gets_the_rule_as_off() {
     let server = start().await;
     let old = v1::Hello { features: vec![], ..hello("shop") };
     let mut shop = Agent::connect(&server, old).await;
@@ -347,7 +348,7 @@ async fn a_bad_hello_is_refused_with_all_its_faults() {
 async fn a_client_that_does_not_read_is_cut_off_and_counted() {
     let server = start_with(|settings| {
         settings.slow_consumer_after = Duration::from_millis(300);
-        // How many writes it takes depends on what the kernel buffers.
+        // The number of writes depends on the buffers of the kernel.
         settings.limits.writes = Rate::UNLIMITED;
     })
     .await;
@@ -355,7 +356,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_counted() {
         .unwrap()
         .initial_stream_window_size(1024)
         .connect_lazy();
-    // It takes the headers and then nothing: a window of 1 KiB fills at once.
+    // The client takes the headers and then nothing: a window of 1 KiB fills at once.
     let shop = Agent::over(channel, hello("shop")).await;
     server.client_that(|_| true).await;
     let counted = async {
@@ -368,12 +369,12 @@ async fn a_client_that_does_not_read_is_cut_off_and_counted() {
         }
     };
     soon(counted).await;
-    server.nobody_is_left().await;
+    server.no_client_is_left().await;
     drop(shop);
     server.stop().await;
 }
 
-/// What was waited for may go away; the time that passed since is not held against the next message.
+/// A pending message may be withdrawn; the elapsed time does not count for the next message.
 #[tokio::test]
 async fn a_client_that_read_late_gets_its_full_time_again() {
     const PATIENCE: Duration = Duration::from_secs(2);
@@ -385,7 +386,8 @@ async fn a_client_that_read_late_gets_its_full_time_again() {
     let messages: Vec<_> = std::iter::once(header(v1::WriteOptions::default())).chain(changes).collect();
     server.rules().apply_rules(tokio_stream::iter(messages)).await.unwrap();
     reads.delta().await;
-    // Its snapshot fills the window of the slow one, its report interval is behind it, the next change in the slot.
+    // The snapshot fills the window of the slow client; the report interval is behind it, the next change in
+    // the slot.
     let channel = tonic::transport::Endpoint::from_shared(server.url.clone())
         .unwrap()
         .initial_stream_window_size(1024)
@@ -394,7 +396,7 @@ async fn a_client_that_read_late_gets_its_full_time_again() {
     server.client_that(|client| client.identity.as_ref().unwrap().service == "shop").await;
     let filled = server.put(shop_rule(2)).await.revision;
     server.client_that(|client| client.sent_revision == filled).await;
-    // Both are to be told another interval, which is taken back before the slow one has room for it.
+    // Both clients are to get another interval, which is reverted before the slow one has room for it.
     let watch = server.fleet().watch(v1::WatchRequest::default()).await.unwrap();
     assert_eq!(reads.interval().await, 1);
     drop(watch);
@@ -425,7 +427,7 @@ async fn streams_are_renewed_with_a_goodbye() {
 }
 
 #[tokio::test]
-async fn a_quiet_stream_says_that_it_is_alive() {
+async fn idle_stream_gets_keepalives() {
     let server = start_with(|settings| settings.bookmark_interval = Duration::from_millis(100)).await;
     let mut shop = Agent::connect(&server, hello("shop")).await;
     shop.snapshot().await;
@@ -436,7 +438,7 @@ async fn a_quiet_stream_says_that_it_is_alive() {
 }
 
 #[tokio::test]
-async fn shutdown_says_goodbye_and_ends_open_streams_without_waiting_for_them() {
+async fn shutdown_sends_goodbye_and_ends_open_streams() {
     let mut server = start().await;
     let mut shop = Agent::connect(&server, hello("shop")).await;
     shop.snapshot().await;
@@ -445,7 +447,7 @@ async fn shutdown_says_goodbye_and_ends_open_streams_without_waiting_for_them() 
     let goodbye = shop.response().await;
     assert!(matches!(goodbye.kind, Some(server_message::Kind::Goodbye(_))), "{goodbye:?}");
     assert!(shop.any().await.unwrap().is_none());
-    // Neither stream is let go by its client before the server has ended.
+    // Neither client closes its stream before the server has stopped.
     tokio::time::timeout(Duration::from_secs(20), server.stop()).await.expect("it ends by itself");
     drop((shop, watch));
 }

@@ -1,4 +1,4 @@
-//! Diagnoses: each finding from what brings it about, and none where all is well.
+//! Findings of the doctor, each from its cause, and none for a healthy fleet.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ async fn diagnosis(server: &Running, service: &str) -> v1::DiagnoseResponse {
     soon(server.fleet().diagnose(request)).await.unwrap().into_inner()
 }
 
-/// The finding of this code, as soon as there is one.
+/// Returns the finding of this code once it appears.
 async fn found(server: &Running, service: &str, code: &str) -> v1::Finding {
     let mut last = Vec::new();
     let finding = tokio::time::timeout(Duration::from_secs(30), async {
@@ -63,7 +63,7 @@ async fn fleet(change: impl FnOnce(&mut v1::RouteReport)) -> (Running, Agent, Ag
 }
 
 #[tokio::test]
-async fn a_fleet_that_is_well_has_no_finding_and_tells_what_was_looked_at() {
+async fn healthy_fleet_has_no_finding_and_lists_the_checks() {
     let (server, _shop, _stock) = fleet(|_| {}).await;
     server.put(shop_rule(3)).await;
     let well = soon(async {
@@ -113,23 +113,23 @@ async fn what_routes_measure_is_found_with_who_and_how_much() {
     let source = v1::Source::Live.into();
     stock.report(v1::Report { served: vec![served], since, source, ..Default::default() }).await;
     let route = format!("shop default stock {TAKE}");
-    for (code, subject, says) in [
+    for (code, subject, part) in [
         ("retry_storm", &*route, "2.00 attempts per call"),
-        ("breaker_refuses", &*route, "at 1 of 1 process"),
-        ("time_runs_out", &*route, "run out of time; p50 "),
-        ("budget_used_up", &*route, "at 1 of 1 process"),
-        ("circuit_not_closed", &*route, "at 1 of 1 process"),
+        ("breaker_refuses", &*route, "in 1 of 1 process"),
+        ("time_runs_out", &*route, "expire; p50 "),
+        ("budget_used_up", &*route, "in 1 of 1 process"),
+        ("circuit_not_closed", &*route, "in 1 of 1 process"),
         ("outer_loop", &*route, "shop calls again"),
         ("context_lost", &*route, "50.0% of the calls"),
         ("failing_without_rule", &*route, "10.0% of"),
         ("repeats_by_grpc", &*format!("* * stock {TAKE}"), "by gRPC clients"),
         ("repeats_by_envoy", &*format!("* * stock {TAKE}"), "by Envoy"),
-        ("repeats_shed", &*format!("* * stock {TAKE}"), "refuses"),
+        ("repeats_shed", &*format!("* * stock {TAKE}"), "blocks"),
     ] {
         for service in ["", "stock"] {
             let finding = found(&server, service, code).await;
             assert_eq!(finding.subject, subject);
-            assert!(finding.message.contains(says), "{finding:?}");
+            assert!(finding.message.contains(part), "{finding:?}");
         }
     }
     let all = diagnosis(&server, "").await.findings;
@@ -165,15 +165,15 @@ async fn what_is_odd_about_clients_is_found_for_their_service() {
         ..Default::default()
     });
     server.put(hedged).await;
-    for (code, says) in [
+    for (code, part) in [
         ("server_layer_missing", "stock-1: has callers"),
         ("old_sdk", "SDK 0.0.9, others have 0.1.0"),
-        ("mode_overridden", "at most observe"),
+        ("mode_overridden", "override to observe"),
         ("clients_lack_feature", "hedge"),
     ] {
         let finding = found(&server, "", code).await;
         assert_eq!(finding.subject, "stock");
-        assert!(finding.message.contains(says), "{finding:?}");
+        assert!(finding.message.contains(part), "{finding:?}");
     }
     server.stop().await;
 }
@@ -197,12 +197,12 @@ async fn refusals_and_a_lack_of_confirmation_are_found() {
     assert!(finding.message.contains("refused by 1 process: policy.retry: is not for me"), "{finding:?}");
     server.put(shop_rule(4)).await;
     let finding = found(&server, "", "client_lags").await;
-    assert!(finding.message.contains("confirmed revision 1 and was sent 2"), "{finding:?}");
+    assert!(finding.message.contains("acknowledged revision 1; revision 2 was sent"), "{finding:?}");
     server.stop().await;
 }
 
 #[tokio::test]
-async fn rules_that_do_nothing_and_callees_that_never_connect_are_found() {
+async fn doctor_finds_idle_rules_and_unconnected_callees() {
     let (server, _shop, stock) = fleet(|_| {}).await;
     drop(stock);
     server.put(rule(key("shop", "nobody", "n.S/M"), 3)).await;
@@ -214,7 +214,7 @@ async fn rules_that_do_nothing_and_callees_that_never_connect_are_found() {
 }
 
 #[tokio::test]
-async fn nobody_connected_is_said_once_and_a_bad_name_refused() {
+async fn unconnected_fleet_has_one_finding() {
     let server = start().await;
     let findings = diagnosis(&server, "").await.findings;
     assert_eq!(
@@ -258,8 +258,7 @@ async fn a_storm_that_a_kill_has_just_stopped_waits_for_its_proof() {
     kill_stock(&server).await;
     let finding = found(&server, "", "storm_stopped").await;
     assert_eq!(finding.subject, format!("shop default stock {TAKE}"));
-    let says =
-        "stopped by kill * * stock *, waiting for the proof; 2.00 attempts per call over the last minute";
+    let says = "stopped by kill * * stock *, verifying; 2.00 attempts per call over the last minute";
     assert!(finding.message.starts_with(says), "{finding:?}");
     let all = diagnosis(&server, "").await.findings;
     assert!(all.iter().all(|finding| finding.code != "retry_storm"), "{all:?}");

@@ -1,4 +1,4 @@
-//! Long answers end well only where all of them was sent, however slowly they are read.
+//! Long responses end without an error only after everything was sent, however slowly they are read.
 
 use damper_proto::v1;
 use damper_proto::v1::history_client::HistoryClient;
@@ -7,7 +7,7 @@ use tonic::{Code, Status, Streaming};
 
 use crate::harness::{Running, header, key, put_change, rule, soon, start_with};
 
-/// So many rules of more than a kilobyte are far more than waits on the way to a reader.
+/// Far more bytes than the buffers on the way to a reader hold.
 const RULES: usize = 6000;
 
 async fn fill(server: &Running) {
@@ -22,14 +22,14 @@ async fn fill(server: &Running) {
     soon(server.rules().apply_rules(tokio_stream::iter(set))).await.unwrap();
 }
 
-/// Reads to the end and tells how it was.
+/// Reads to the end and returns its status.
 async fn end<T>(mut answer: Streaming<T>) -> Result<(), Status> {
     while soon(answer.message()).await?.is_some() {}
     Ok(())
 }
 
 #[tokio::test]
-async fn a_backup_or_audit_log_that_the_server_breaks_off_does_not_end_well() {
+async fn interrupted_export_or_audit_log_ends_with_an_error() {
     let mut server = start_with(|settings| settings.drain = std::time::Duration::from_secs(20)).await;
     fill(&server).await;
     let narrow = Endpoint::from_shared(server.url.clone()).unwrap().initial_stream_window_size(65_535);
@@ -40,14 +40,14 @@ async fn a_backup_or_audit_log_that_the_server_breaks_off_does_not_end_well() {
     let audit = soon(history.export_audit(v1::ExportAuditRequest::default())).await.unwrap().into_inner();
     let watch = soon(server.fleet().watch(v1::WatchRequest::default())).await.unwrap().into_inner();
     server.tell_to_stop();
-    // Ends once the server is about to stop; the others have not been read on yet.
+    // It ends once the server is about to stop; the others have not been read further yet.
     assert_eq!(end(watch).await.unwrap_err().code(), Code::Unavailable);
     assert_eq!(end(export).await.unwrap_err().code(), Code::Unavailable);
     assert_eq!(end(audit).await.unwrap_err().code(), Code::Unavailable);
     server.stop().await;
 }
 
-/// Those that are not read keep what they have read of the store.
+/// Unread responses keep the parts of the store that they have read.
 #[tokio::test]
 async fn audit_logs_are_counted_as_exports() {
     let server = start_with(|_| {}).await;

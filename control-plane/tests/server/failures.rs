@@ -1,4 +1,4 @@
-//! Calls that did not end well: told by services, shown to whoever watches their route.
+//! Failed calls, reported by services and shown to watchers of their route.
 
 use damper_proto::v1;
 use tonic::Streaming;
@@ -20,7 +20,7 @@ fn second(seconds: i64) -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds, nanos: 0 })
 }
 
-/// A call that ended so many seconds after the year 2026 began.
+/// Returns a call that ended this many seconds after the start of 2026.
 fn failed(ended: i64) -> v1::FailedCall {
     v1::FailedCall {
         fate: v1::Fate::Deadline.into(),
@@ -57,8 +57,8 @@ async fn watched(server: &Running, route: v1::RouteKey) -> Streaming<v1::WatchRe
     soon(server.fleet().watch(request)).await.unwrap().into_inner()
 }
 
-/// What a watcher is told once there are so many calls.
-async fn told(watch: &mut Streaming<v1::WatchResponse>, calls: usize) -> Vec<v1::RouteFailure> {
+/// Returns the failed calls of a watch once it has this number.
+async fn failures_of(watch: &mut Streaming<v1::WatchResponse>, calls: usize) -> Vec<v1::RouteFailure> {
     soon(async {
         loop {
             let message = watch.message().await.unwrap().unwrap();
@@ -71,33 +71,34 @@ async fn told(watch: &mut Streaming<v1::WatchResponse>, calls: usize) -> Vec<v1:
 }
 
 #[tokio::test]
-async fn a_call_that_did_not_end_well_is_shown_as_told_with_the_process_that_made_it() {
+async fn failed_call_is_shown_as_reported_with_its_process() {
     let server = start().await;
     let mut shop = Agent::connect(&server, hello("shop")).await;
     shop.snapshot().await;
     let mut watch = watched(&server, route()).await;
-    assert!(told(&mut watch, 0).await.is_empty());
+    assert!(failures_of(&mut watch, 0).await.is_empty());
     shop.report(report(1, vec![failed(1)])).await;
-    let [only] = told(&mut watch, 1).await.try_into().unwrap();
+    let [only] = failures_of(&mut watch, 1).await.try_into().unwrap();
     assert_eq!(only.call, Some(failed(1)));
     assert_eq!(only.client, hello("shop").identity);
     // Live, the latest first, and in every message.
     shop.report(report(3, vec![failed(2), failed(3)])).await;
-    let three: Vec<_> = told(&mut watch, 3).await.into_iter().filter_map(|failure| failure.call).collect();
+    let three: Vec<_> =
+        failures_of(&mut watch, 3).await.into_iter().filter_map(|failure| failure.call).collect();
     assert_eq!(three, [failed(3), failed(2), failed(1)]);
-    assert_eq!(told(&mut watch, 3).await.len(), 3);
+    assert_eq!(failures_of(&mut watch, 3).await.len(), 3);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn only_whoever_watches_the_route_is_told() {
+async fn failed_calls_go_only_to_watchers_of_the_route() {
     let server = start().await;
     let mut shop = Agent::connect(&server, hello("shop")).await;
     shop.snapshot().await;
     shop.report(report(1, vec![failed(1)])).await;
-    told(&mut watched(&server, route()).await, 1).await;
+    failures_of(&mut watched(&server, route()).await, 1).await;
     let other = v1::RouteKey { callee_method: "stock.v1.Stock/Give".to_owned(), ..route() };
-    assert!(told(&mut watched(&server, other).await, 0).await.is_empty());
+    assert!(failures_of(&mut watched(&server, other).await, 0).await.is_empty());
     let mut all = soon(server.fleet().watch(v1::WatchRequest::default())).await.unwrap().into_inner();
     let first = soon(all.message()).await.unwrap().unwrap();
     assert_eq!((first.routes.len(), first.failures.len()), (1, 0));
@@ -105,7 +106,7 @@ async fn only_whoever_watches_the_route_is_told() {
 }
 
 #[tokio::test]
-async fn a_hostile_report_is_taken_for_what_it_is_worth_and_the_server_goes_on() {
+async fn hostile_report_of_failed_calls_does_not_stop_the_server() {
     let server = start().await;
     let mut shop = Agent::connect(&server, hello("shop")).await;
     shop.snapshot().await;
@@ -124,15 +125,15 @@ async fn a_hostile_report_is_taken_for_what_it_is_worth_and_the_server_goes_on()
         with(&|call| call.attempts[0].detail = "\u{1b}[2J".to_owned()),
         with(&|call| call.fate = v1::Fate::Ok.into()),
         with(&|call| call.fate = i32::MIN),
-        // By a clock that is years ahead: shown as told.
+        // From a clock that is years ahead: shown as reported.
         failed(500_000_000),
     ];
     shop.report(report(9, hostile)).await;
     let mut watch = watched(&server, route()).await;
-    assert_eq!(told(&mut watch, 1).await[0].call, Some(failed(500_000_000)));
+    assert_eq!(failures_of(&mut watch, 1).await[0].call, Some(failed(500_000_000)));
     let flood = (0..10_000).map(|n| v1::FailedCall { attempts: Vec::new(), ..failed(n) }).collect();
     shop.report(report(10_009, flood)).await;
-    let latest = told(&mut watch, 20).await;
+    let latest = failures_of(&mut watch, 20).await;
     let ended = |failure: &v1::RouteFailure| failure.call.as_ref().unwrap().ended_at.unwrap().seconds;
     assert_eq!(ended(&latest[1]), failed(9_999).ended_at.unwrap().seconds);
     server.stop().await;

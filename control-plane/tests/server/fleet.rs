@@ -1,4 +1,4 @@
-//! What the fleet does, as operators and the page see it.
+//! The fleet as operators and the web UI see it.
 
 use damper_proto::v1;
 use prost::Message as _;
@@ -61,7 +61,7 @@ async fn reported_calls_are_listed_with_the_rule_that_applies() {
 }
 
 #[tokio::test]
-async fn a_watch_resets_once_and_then_tells_what_changed() {
+async fn watch_resets_once_and_then_sends_changes() {
     let server = start().await;
     let put = server.put(shop_rule(2)).await;
     let mut shop = Agent::connect(&server, hello("shop")).await;
@@ -98,7 +98,7 @@ async fn a_watch_resets_once_and_then_tells_what_changed() {
 }
 
 #[tokio::test]
-async fn services_report_more_often_while_somebody_watches() {
+async fn services_report_more_often_during_a_watch() {
     let server = start().await;
     let mut shop = Agent::connect(&server, hello("shop")).await;
     assert_eq!(shop.interval().await, 5);
@@ -119,7 +119,7 @@ async fn a_watch_of_odd_length_is_refused() {
     server.stop().await;
 }
 
-/// All pages of the list of a service's clients.
+/// Returns all pages of the list of a service's clients.
 async fn paged(server: &Running, service: &str, page_size: u32) -> Vec<v1::ListClientsResponse> {
     let service = service.to_owned();
     let mut request = v1::ListClientsRequest { service, page_size, ..Default::default() };
@@ -156,7 +156,7 @@ async fn clients_are_listed_in_pages() {
     assert_eq!(pages.iter().map(|page| page.clients.len()).collect::<Vec<_>>(), [2, 2, 1]);
     assert_eq!(instances(&pages), ["a", "b", "c", "d", "e"]);
     assert!(pages.iter().all(|page| page.total == 5));
-    // A client that comes between two pages moves no other one.
+    // A client that connects between two pages shifts no other one.
     let token = pages[0].next_page_token.clone();
     let mut early = hello("shop");
     early.identity.as_mut().unwrap().instance = "aa".to_owned();
@@ -182,7 +182,7 @@ async fn clients_are_listed_in_pages() {
     server.stop().await;
 }
 
-/// The size of the answer depends on the clients, not on the rules that they lack features for.
+/// The size of the response depends on the clients, not on the number of rules with missing features.
 #[tokio::test]
 async fn clients_without_features_are_described_briefly() {
     const RULES: usize = 500;

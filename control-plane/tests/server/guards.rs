@@ -54,7 +54,7 @@ async fn apply(
     soon(server.rules().apply_rules(tokio_stream::iter(requests))).await.map(tonic::Response::into_inner)
 }
 
-/// A service that comes when the streams are shown the latest revision, which is a moment after the write.
+/// Connects a service once the streams have the latest revision, a moment after the write.
 async fn settled(server: &Running, hello: v1::Hello) -> Agent {
     let revision = list(server, v1::ListGuardsRequest::default()).await.revision;
     soon(async {
@@ -66,7 +66,7 @@ async fn settled(server: &Running, hello: v1::Hello) -> Agent {
         }
     })
     .await;
-    server.nobody_is_left().await;
+    server.no_client_is_left().await;
     Agent::connect(server, hello).await
 }
 
@@ -75,7 +75,7 @@ fn violations(status: &tonic::Status) -> Vec<(String, String)> {
     violations.into_iter().map(|violation| (violation.field, violation.description)).collect()
 }
 
-/// What guards cut, of all that is found.
+/// Returns the findings about cut rules.
 fn cuts(findings: &[v1::Finding]) -> Vec<&v1::Finding> {
     findings.iter().filter(|found| found.code == "guard_cuts").collect()
 }
@@ -107,7 +107,7 @@ async fn a_guard_is_read_back_as_it_was_written_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_conflict_carries_the_current_guard_and_a_repeated_request_its_first_result() {
+async fn guard_conflict_has_the_current_guard_and_repeat_its_answer() {
     let server = start().await;
     let id = |guard| v1::PutGuardRequest {
         options: Some(v1::WriteOptions { request_id: "g-1".to_owned(), ..Default::default() }),
@@ -177,7 +177,7 @@ async fn lists_come_in_pages_that_miss_nothing_and_narrow_by_filter() {
 }
 
 #[tokio::test]
-async fn a_rule_inside_a_guard_that_exceeds_it_is_refused_with_guard_owner_and_field() {
+async fn rule_that_exceeds_its_guard_is_rejected_with_owner_and_field() {
     let server = start().await;
     put_guard(&server, stock_guard(3)).await;
     let refused = try_rule(&server, shop_rule(5)).await.unwrap_err();
@@ -193,7 +193,7 @@ async fn a_rule_inside_a_guard_that_exceeds_it_is_refused_with_guard_owner_and_f
 }
 
 #[tokio::test]
-async fn excess_on_some_routes_is_accepted_and_told() {
+async fn excess_on_some_routes_is_accepted_with_a_finding() {
     let server = start().await;
     put_guard(&server, stock_guard(3)).await;
     let answer = try_rule(&server, rule(key("shop", "*", "*"), 5)).await.unwrap();
@@ -210,18 +210,18 @@ async fn excess_on_some_routes_is_accepted_and_told() {
 }
 
 #[tokio::test]
-async fn a_new_guard_tells_which_rules_it_cuts_and_those_may_be_applied_as_they_are() {
+async fn new_guard_lists_cut_rules_and_they_can_be_applied_again() {
     let server = start().await;
     let (inside, across) = (shop_rule(5), rule(key("shop", "*", "*"), 4));
     for rule in [&inside, &across, &rule(key("shop", "till", "*"), 9)] {
         server.put(rule.clone()).await;
     }
-    let told = put_guard(&server, stock_guard(3)).await;
-    let told: Vec<(&str, &str)> =
-        told.findings.iter().map(|found| (found.subject.as_str(), found.message.as_str())).collect();
+    let listed = put_guard(&server, stock_guard(3)).await;
+    let listed: Vec<(&str, &str)> =
+        listed.findings.iter().map(|found| (found.subject.as_str(), found.message.as_str())).collect();
     let four = CEILING.replace('5', "4") + "; cut where both match";
     let five = format!("{CEILING}; cut everywhere");
-    assert_eq!(told, [("shop * * *", &*four), ("shop * stock stock.v1.Stock/Take", &*five)]);
+    assert_eq!(listed, [("shop * * *", &*four), ("shop * stock stock.v1.Stock/Take", &*five)]);
 
     let again = try_rule(&server, inside.clone()).await.unwrap();
     assert!(!again.changed && cuts(&again.findings).len() == 1, "{again:?}");
@@ -233,7 +233,7 @@ async fn a_new_guard_tells_which_rules_it_cuts_and_those_may_be_applied_as_they_
 }
 
 #[tokio::test]
-async fn a_repeated_request_gets_its_first_result_although_a_guard_came_in_between() {
+async fn repeated_request_gets_its_answer_despite_a_new_guard() {
     let server = start().await;
     let request = v1::PutRuleRequest {
         rule: Some(shop_rule(5)),
@@ -256,7 +256,7 @@ async fn a_repeated_request_gets_its_first_result_although_a_guard_came_in_betwe
 }
 
 #[tokio::test]
-async fn an_apply_judges_rules_by_the_guards_as_they_are_after_it() {
+async fn apply_checks_rules_against_the_guards_after_it() {
     let server = start().await;
     let guard_change = |guard| change(rule_change::Kind::PutGuard(guard));
     let tight = vec![put_change(shop_rule(5)), guard_change(stock_guard(3))];
@@ -272,7 +272,7 @@ async fn an_apply_judges_rules_by_the_guards_as_they_are_after_it() {
     assert_eq!((applied.created, applied.updated), (1, 1));
     let results: Vec<(bool, usize)> =
         applied.results.iter().map(|result| (result.guard, cuts(&result.findings).len())).collect();
-    assert_eq!(results, [(true, 1), (false, 0)], "the guard tells of a rule outside the set: {applied:?}");
+    assert_eq!(results, [(true, 1), (false, 0)], "the guard lists a rule outside the set: {applied:?}");
     assert_eq!(applied.results[0].findings[0].subject, "till * * *");
     assert_eq!(apply(&server, Default::default(), wider).await.unwrap().unchanged, 2);
 
@@ -306,19 +306,19 @@ async fn there_are_no_more_guards_than_allowed() {
 }
 
 #[tokio::test]
-async fn findings_are_bounded_and_the_last_one_says_how_many_more() {
+async fn findings_are_bounded_and_the_last_one_counts_the_rest() {
     const RULES: usize = 1500;
     let server = start().await;
     let rules = (0..RULES).map(|n| put_change(rule(key("shop", "stock", &format!("s.S/M{n}")), 5)));
     apply(&server, Default::default(), rules.collect()).await.unwrap();
-    let told = put_guard(&server, stock_guard(3)).await.findings;
-    assert_eq!(told.len(), 1000);
-    assert_eq!(told[999].message, "and 501 more findings");
+    let listed = put_guard(&server, stock_guard(3)).await.findings;
+    assert_eq!(listed.len(), 1000);
+    assert_eq!(listed[999].message, "and 501 more findings");
     let rules = (0..RULES).map(|n| put_change(rule(key("shop", "stock", &format!("s.S/M{n}")), 5)));
     let applied = apply(&server, Default::default(), rules.collect()).await.unwrap();
-    let told: Vec<&v1::Finding> = applied.results.iter().flat_map(|result| &result.findings).collect();
-    assert_eq!((applied.unchanged as usize, applied.results.len(), told.len()), (RULES, 1000, 1000));
-    assert_eq!(told[999].message, "and 1 more findings; 500 more rules or guards, not checked for them");
+    let listed: Vec<&v1::Finding> = applied.results.iter().flat_map(|result| &result.findings).collect();
+    assert_eq!((applied.unchanged as usize, applied.results.len(), listed.len()), (RULES, 1000, 1000));
+    assert_eq!(listed[999].message, "and 1 more findings; 500 more rules or guards, not checked for them");
     server.stop().await;
 }
 
@@ -351,13 +351,13 @@ async fn explain_shows_what_guards_leave_of_the_winner() {
         problem: "5 is more than 3".to_owned(),
     };
     assert_eq!(answer.cuts, [cut]);
-    let limit = "each process of the callee serves no more repeats than max(0.2 x first sends, 3) per method and 10 s";
+    let limit = "each process of the callee accepts at most max(0.2 x first attempts, 3) extra attempts per method and 10 s";
     assert!(answer.notes.iter().any(|note| note.starts_with(limit)), "{:?}", answer.notes);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_client_gets_the_guards_of_its_caller_part_and_hears_of_each_change() {
+async fn client_gets_its_guards_and_their_changes() {
     let server = start().await;
     server.put(shop_rule(5)).await;
     put_guard(&server, stock_guard(3)).await;
@@ -407,7 +407,7 @@ async fn a_repeat_limit_reaches_the_callee_itself() {
 }
 
 #[tokio::test]
-async fn a_client_that_knows_no_guards_goes_without_the_rules_that_one_would_cut() {
+async fn client_without_guard_support_gets_no_cut_rules() {
     let server = start().await;
     let mut old = hello("shop");
     old.features.retain(|feature| feature != damper_core::feature::GUARDS);
@@ -421,8 +421,8 @@ async fn a_client_that_knows_no_guards_goes_without_the_rules_that_one_would_cut
     };
     assert!(rules.iter().all(|rule| is_off(rule).is_none()), "{rules:?}");
 
-    let told = put_guard(&server, stock_guard(3)).await;
-    assert_eq!(told.reach.unwrap().clients_lacking_features, 1);
+    let listed = put_guard(&server, stock_guard(3)).await;
+    assert_eq!(listed.reach.unwrap().clients_lacking_features, 1);
     let (_, delta) = shop.delta().await;
     assert!(delta.changed_guards.is_empty());
     assert_eq!(delta.changed.len(), 1, "{delta:?}");
@@ -432,7 +432,7 @@ async fn a_client_that_knows_no_guards_goes_without_the_rules_that_one_would_cut
     );
     assert_eq!(server.clients().await[0].withheld, [shop_rule(5).key.unwrap()]);
 
-    // A guard for others changes nothing here.
+    // A guard for other callers changes nothing here.
     put_guard(&server, guard(key("other", "till", "*"), 1)).await;
     delete_guard(&server, stock_guard(3).key.unwrap()).await;
     let (_, delta) = shop.delta().await;
@@ -534,7 +534,8 @@ async fn what_services_serve_and_hedge_is_counted() {
     .await;
     let listed = server.fleet().list_routes(v1::ListRoutesRequest::default()).await.unwrap().into_inner();
     assert_eq!((listed.routes[0].total_hedges, listed.routes[0].total_outer_loop_calls), (6, 4));
-    // A process that began anew counts from 0 again; one that does not say when it began is known by what fell.
+    // A restarted process counts from 0 again. Without a start time the server detects the restart by
+    // counters that fell.
     stock.report(v1::Report { since: None, ..report(1) }).await;
     soon(async {
         loop {

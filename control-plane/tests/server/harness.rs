@@ -1,4 +1,4 @@
-//! A server on free ports, an operator and services that speak the wire by hand.
+//! A server on free ports, an operator, and services that use the wire protocol directly.
 
 use std::future::Future;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tonic::{Status, Streaming};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Waits for what must happen.
+/// Waits for an event; panics after the time limit.
 pub(crate) async fn soon<T>(event: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, event).await.expect("it did not happen in time")
 }
@@ -92,7 +92,7 @@ impl Running {
         let _ = self.stop.take().unwrap().send(());
     }
 
-    /// Stops the server and hands the store's folder back.
+    /// Stops the server and returns the folder of its store.
     pub(crate) async fn stop(mut self) -> TempDir {
         if self.stop.is_some() {
             self.tell_to_stop();
@@ -111,7 +111,7 @@ impl Running {
         soon(self.rules().delete_rule(request)).await.unwrap().into_inner().revision
     }
 
-    /// Accepts what the store holds, which this server knows.
+    /// Accepts the contents of the store, which this server knows.
     pub(crate) async fn accept_store(&self) -> v1::AcceptStoreResponse {
         let own = self.fleet().list_replicas(v1::ListReplicasRequest {}).await.unwrap().into_inner();
         let v1::Replica { epoch: found_epoch, revision: found_revision, .. } = own.replicas[0].clone();
@@ -124,7 +124,7 @@ impl Running {
         soon(self.fleet().list_clients(v1::ListClientsRequest::default())).await.unwrap().into_inner().clients
     }
 
-    /// The first client once it is as it must become.
+    /// Returns the first client once it meets the condition.
     pub(crate) async fn client_that(&self, is_so: impl Fn(&v1::Client) -> bool) -> v1::Client {
         soon(async {
             loop {
@@ -138,7 +138,7 @@ impl Running {
     }
 
     /// Waits until no client is connected.
-    pub(crate) async fn nobody_is_left(&self) {
+    pub(crate) async fn no_client_is_left(&self) {
         soon(async {
             while !self.clients().await.is_empty() {
                 tokio::task::yield_now().await;
@@ -216,18 +216,18 @@ impl Agent {
 
     pub(crate) async fn over(channel: Channel, hello: v1::Hello) -> Self {
         let (requests, outgoing) = mpsc::channel(16);
-        requests.send(said(client_message::Kind::Hello(hello))).await.unwrap();
+        requests.send(to_message(client_message::Kind::Hello(hello))).await.unwrap();
         let mut client = DistributionClient::new(channel);
         let responses = soon(client.subscribe(ReceiverStream::new(outgoing))).await.unwrap().into_inner();
         Self { requests, responses }
     }
 
-    /// The next message, whatever it is.
+    /// Returns the next message of any kind.
     pub(crate) async fn any(&mut self) -> Result<Option<v1::ServerMessage>, Status> {
         soon(self.responses.message()).await
     }
 
-    /// The next report interval that it is told, in seconds.
+    /// Returns the next report interval, in seconds.
     pub(crate) async fn interval(&mut self) -> i64 {
         loop {
             let message = self.any().await.unwrap().expect("the stream goes on");
@@ -237,7 +237,7 @@ impl Agent {
         }
     }
 
-    /// The next message that says something about rules.
+    /// Returns the next message with rules.
     pub(crate) async fn next(&mut self) -> v1::ServerMessage {
         loop {
             let message = self.any().await.unwrap().expect("the stream goes on");
@@ -247,7 +247,7 @@ impl Agent {
         }
     }
 
-    /// The next response; bookmarks are passed over.
+    /// Returns the next response; skips bookmarks.
     pub(crate) async fn response(&mut self) -> v1::ServerMessage {
         loop {
             let message = self.next().await;
@@ -262,7 +262,7 @@ impl Agent {
         (message, rules)
     }
 
-    /// With its guards.
+    /// Returns the whole snapshot with its guards.
     pub(crate) async fn whole_snapshot(
         &mut self,
     ) -> (v1::ServerMessage, Vec<v1::DistributedRule>, Vec<v1::DistributedGuard>) {
@@ -291,14 +291,14 @@ impl Agent {
 
     pub(crate) async fn ack(&self, message: &v1::ServerMessage, refused: Vec<v1::Refusal>) {
         let ack = v1::Ack { nonce: message.nonce, revision: message.revision, refused };
-        self.requests.send(said(client_message::Kind::Ack(ack))).await.unwrap();
+        self.requests.send(to_message(client_message::Kind::Ack(ack))).await.unwrap();
     }
 
     pub(crate) async fn report(&self, report: v1::Report) {
-        self.requests.send(said(client_message::Kind::Report(report))).await.unwrap();
+        self.requests.send(to_message(client_message::Kind::Report(report))).await.unwrap();
     }
 }
 
-pub(crate) fn said(kind: client_message::Kind) -> v1::ClientMessage {
+pub(crate) fn to_message(kind: client_message::Kind) -> v1::ClientMessage {
     v1::ClientMessage { kind: Some(kind) }
 }

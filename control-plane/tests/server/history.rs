@@ -1,4 +1,4 @@
-//! The history: what was changed, what was, and the way back.
+//! The history: changes, earlier versions and rollback.
 
 use std::time::SystemTime;
 
@@ -45,7 +45,7 @@ async fn revisions(server: &Running, filter: v1::ChangeFilter) -> Vec<u64> {
     listed.changes.iter().map(|change| change.revision).collect()
 }
 
-/// The attempts that a rule or guard allows.
+/// Returns the attempts that a rule or guard allows.
 fn attempts(object: Option<&v1::Object>) -> Option<u32> {
     match object?.kind.as_ref().unwrap() {
         object::Kind::Rule(rule) => rule.policy.as_ref().unwrap().retry.as_ref().unwrap().max_attempts,
@@ -84,7 +84,7 @@ async fn roll_all_back(
     soon(server.history().rollback_all(request)).await.map(tonic::Response::into_inner)
 }
 
-/// What is in force, without who wrote it when.
+/// Returns the rules and guards in force, without author and time.
 async fn state(server: &Running) -> (Vec<v1::Rule>, Vec<v1::Guard>) {
     let request = v1::ListRulesRequest { page_size: 1000, ..Default::default() };
     let rules = soon(server.rules().list_rules(request)).await.unwrap().into_inner().rules;
@@ -118,7 +118,7 @@ async fn five_changes(server: &Running) {
 }
 
 #[tokio::test]
-async fn changes_are_listed_newest_first_with_what_each_found_and_left() {
+async fn changes_are_listed_newest_first_with_before_and_after() {
     let server = start().await;
     let none = list(&server, v1::ListChangesRequest::default()).await;
     assert_eq!((none.changes.len(), none.revision, none.oldest_revision), (0, 0, 0));
@@ -126,7 +126,7 @@ async fn changes_are_listed_newest_first_with_what_each_found_and_left() {
     five_changes(&server).await;
     let listed = list(&server, v1::ListChangesRequest::default()).await;
     assert_eq!((listed.revision, listed.oldest_revision, listed.next_page_token.as_str()), (5, 0, ""));
-    let told: Vec<_> =
+    let found: Vec<_> =
         listed.changes.iter().map(|change| (change.revision, steps(&change.objects))).collect();
     let expected = [
         (5, vec![(Some(6), Some(4))]),
@@ -135,7 +135,7 @@ async fn changes_are_listed_newest_first_with_what_each_found_and_left() {
         (2, vec![(Some(3), Some(5))]),
         (1, vec![(None, Some(3))]),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
     let first = &listed.changes[4];
     assert_eq!((first.author.as_str(), first.reason.as_str()), ("ann", "a first try"));
     assert!(SystemTime::try_from(first.at.unwrap()).unwrap() >= begun - std::time::Duration::from_secs(1));
@@ -216,14 +216,14 @@ async fn a_change_of_many_is_shown_in_part_and_exported_whole() {
     assert_eq!((listed.changes[0].objects.len(), listed.changes[0].object_count), (100, 250));
     let exported = export(&server, v1::ChangeFilter::default()).await.unwrap();
     assert_eq!(exported.len(), RULES);
-    assert!(exported.iter().all(|told| told.objects.len() == 1 && told.object_count == 250));
+    assert!(exported.iter().all(|found| found.objects.len() == 1 && found.object_count == 250));
 
     let mut found = Vec::new();
     let mut request =
         v1::DiffRevisionsRequest { from_revision: Some(0), page_size: 60, ..Default::default() };
     loop {
         let page = soon(server.history().diff_revisions(request.clone())).await.unwrap().into_inner();
-        assert_eq!((page.to_revision, page.total), (1, 250), "the first page says up to where");
+        assert_eq!((page.to_revision, page.total), (1, 250), "the first page has the last revision");
         found.extend(page.objects.into_iter().map(|change| change.key.unwrap()));
         server.put(shop_rule(2 + (found.len() / 60) as u32)).await;
         request.page_token = page.next_page_token;
@@ -246,10 +246,10 @@ async fn export(server: &Running, filter: v1::ChangeFilter) -> Result<Vec<v1::Ch
 async fn the_audit_log_has_a_message_for_each_object_oldest_first() {
     let server = start().await;
     five_changes(&server).await;
-    let told = |exported: Vec<v1::Change>| -> Vec<_> {
+    let found = |exported: Vec<v1::Change>| -> Vec<_> {
         exported.iter().map(|change| (change.revision, steps(&change.objects)[0])).collect()
     };
-    let all = told(export(&server, v1::ChangeFilter::default()).await.unwrap());
+    let all = found(export(&server, v1::ChangeFilter::default()).await.unwrap());
     let expected = [
         (1, (None, Some(3))),
         (2, (Some(3), Some(5))),
@@ -261,7 +261,7 @@ async fn the_audit_log_has_a_message_for_each_object_oldest_first() {
     assert_eq!(all, expected);
     let guards =
         v1::ChangeFilter { kind: v1::ObjectKind::Guard.into(), min_revision: 4, ..Default::default() };
-    assert_eq!(told(export(&server, guards).await.unwrap()), [(5, (Some(6), Some(4)))]);
+    assert_eq!(found(export(&server, guards).await.unwrap()), [(5, (Some(6), Some(4)))]);
     server.stop().await;
 }
 
@@ -290,7 +290,7 @@ async fn an_object_is_shown_as_it_was_at_each_revision() {
 }
 
 #[tokio::test]
-async fn a_diff_tells_what_differs_and_not_what_was_changed_back() {
+async fn diff_omits_changes_that_were_reverted() {
     let server = start().await;
     five_changes(&server).await;
     let found = diff(&server, 1, None).await.unwrap();
@@ -436,7 +436,7 @@ async fn what_a_guard_cut_then_is_cut_again_and_not_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_rollback_and_a_write_from_the_same_revision_exactly_one_wins() {
+async fn one_of_a_concurrent_rollback_and_write_wins() {
     const ROUNDS: u64 = 40;
     let server = start().await;
     let mut at = server.put(shop_rule(2)).await.revision;
@@ -507,14 +507,14 @@ async fn everything_is_rolled_back_although_others_write() {
 }
 
 #[tokio::test]
-async fn the_history_reaches_back_to_the_newest_change_that_was_dropped() {
+async fn history_reaches_back_to_the_last_dropped_change() {
     let server = start().await;
     five_changes(&server).await;
     let folder = server.stop().await;
     let path = folder.path().join("store");
     let store = soon(async {
         loop {
-            // Sled lets go of its files a moment after the server is gone, and says nothing about it.
+            // Sled releases its files a moment after the server has stopped.
             match SledStore::open(&path).await {
                 Err(OpenError::Locked { .. }) => tokio::task::yield_now().await,
                 opened => return opened.unwrap(),
@@ -526,9 +526,9 @@ async fn the_history_reaches_back_to_the_newest_change_that_was_dropped() {
     drop(store);
     let server = start_in(folder, |_| {}).await;
     let listed = list(&server, v1::ListChangesRequest::default()).await;
-    let told: Vec<_> =
+    let found: Vec<_> =
         listed.changes.iter().map(|change| (change.revision, steps(&change.objects))).collect();
-    assert_eq!(told, [(5, vec![(Some(6), Some(4))]), (4, vec![(Some(5), None)])]);
+    assert_eq!(found, [(5, vec![(Some(6), Some(4))]), (4, vec![(Some(5), None)])]);
     assert_eq!((listed.oldest_revision, listed.next_page_token.as_str()), (3, ""));
     assert_eq!(export(&server, v1::ChangeFilter::default()).await.unwrap().len(), 2);
 
@@ -545,8 +545,8 @@ async fn the_history_reaches_back_to_the_newest_change_that_was_dropped() {
     for refused in refused {
         assert_eq!(refused.code(), Code::OutOfRange, "{refused:?}");
         assert!(refused.message().ends_with("the history reaches back to revision 3"), "{refused:?}");
-        let told = refused.get_details_error_info().unwrap();
-        assert_eq!((told.reason.as_str(), told.metadata["oldest"].as_str()), ("NO_LONGER_KEPT", "3"));
+        let found = refused.get_details_error_info().unwrap();
+        assert_eq!((found.reason.as_str(), found.metadata["oldest"].as_str()), ("NO_LONGER_KEPT", "3"));
     }
     assert_eq!(export(&server, from(4)).await.unwrap().len(), 2);
     assert_eq!(steps(&diff(&server, 3, None).await.unwrap().objects), [(Some(5), None), (Some(6), Some(4))]);

@@ -1,10 +1,10 @@
-//! What a process reports can be anything: whatever it is, everybody else is still answered.
+//! Reports with any content: other clients are still answered.
 
 use damper_proto::v1;
 
 use crate::harness::{Agent, Running, hello, shop_rule, soon, start};
 
-/// The largest number in every field that takes one.
+/// The largest number in every numeric field.
 fn largest() -> v1::Report {
     let count = u64::MAX;
     let route = v1::RouteReport {
@@ -42,7 +42,7 @@ fn largest() -> v1::Report {
     }
 }
 
-/// Every answer that is made from reports.
+/// Calls every method whose response depends on reports.
 async fn everything_answers(server: &Running) -> Vec<v1::RouteStats> {
     let mut fleet = server.fleet();
     let routes = soon(fleet.list_routes(v1::ListRoutesRequest::default())).await.unwrap().into_inner();
@@ -59,7 +59,7 @@ async fn everything_answers(server: &Running) -> Vec<v1::RouteStats> {
 }
 
 #[tokio::test]
-async fn the_largest_numbers_in_a_report_stop_no_answer_and_no_other_client() {
+async fn largest_numbers_in_a_report_stop_no_response() {
     let server = start().await;
     for instance in ["shop-1", "shop-2"] {
         let mut hello = hello("shop");
@@ -80,7 +80,7 @@ async fn the_largest_numbers_in_a_report_stop_no_answer_and_no_other_client() {
 }
 
 #[tokio::test]
-async fn metrics_tell_a_thousand_routes_one_by_one_and_the_others_in_sum() {
+async fn metrics_list_a_thousand_routes_and_sum_the_others() {
     let server = start().await;
     let mut shop = Agent::connect(&server, hello("shop")).await;
     let (snapshot, _) = shop.snapshot().await;
@@ -96,7 +96,7 @@ async fn metrics_tell_a_thousand_routes_one_by_one_and_the_others_in_sum() {
     let scraped = soon(async {
         loop {
             let scraped = server.get(server.metrics, "GET /metrics HTTP/1.1").await;
-            // Calls are the first of a page's figures: the others are as new at least.
+            // Calls come first in the metrics, so the other values are at least as recent.
             if scraped.contains("damper_calls_total{caller_service=\"_OTHER\"") {
                 return scraped;
             }
@@ -113,7 +113,7 @@ async fn metrics_tell_a_thousand_routes_one_by_one_and_the_others_in_sum() {
     assert_eq!(calls.iter().map(|(_, calls)| calls).sum::<u64>(), 1200 * 1201 / 2, "nothing is lost");
     let others = "damper_calls_total{caller_service=\"_OTHER\",caller_cluster=\"_OTHER\",\
                   callee_service=\"_OTHER\",callee_method=\"_OTHER\"}";
-    assert!(calls.contains(&(others, 200 * 201 / 2)), "the busiest are told");
+    assert!(calls.contains(&(others, 200 * 201 / 2)), "the busiest are listed");
     let clients = scraped.lines().filter(|line| line.starts_with("damper_route_clients{"));
     assert_eq!(clients.count(), 1001);
     let modes =

@@ -12,7 +12,7 @@ use tonic_types::{StatusExt as _, pb};
 use crate::harness::{Agent, Running, hello, key, shop_rule, soon, start, start_in, start_with};
 
 const SECOND: prost_types::Duration = prost_types::Duration { seconds: 1, nanos: 0 };
-/// Long enough to see it in force on a busy machine.
+/// Long enough to be observed on a busy machine.
 const SHORT: prost_types::Duration = prost_types::Duration { seconds: 5, nanos: 0 };
 
 fn of_stock() -> v1::Pattern {
@@ -57,12 +57,12 @@ async fn metric(server: &Running, name: &str) -> Option<String> {
     metrics.lines().find_map(value)
 }
 
-fn in_whole_seconds(said: Option<prost_types::Duration>) -> i64 {
-    let said = said.unwrap();
-    said.seconds + i64::from(said.nanos > 0)
+fn in_whole_seconds(remaining: Option<prost_types::Duration>) -> i64 {
+    let remaining = remaining.unwrap();
+    remaining.seconds + i64::from(remaining.nanos > 0)
 }
 
-/// The kills that a message brings, by callee; none where it says nothing of them.
+/// Returns the callees of the kills in a message; `None` if it has no kills.
 fn brought(message: &v1::ServerMessage) -> Option<Vec<String>> {
     let set = message.kills.as_ref()?;
     Some(set.kills.iter().map(|kill| kill.key.as_ref().unwrap().callee_service.clone()).collect())
@@ -75,7 +75,7 @@ async fn connected(server: &Running, hello: v1::Hello) -> (Agent, v1::ServerMess
     (agent, message)
 }
 
-/// A client of a version that knows nothing of kills.
+/// A client of a version without kill support.
 fn old(service: &str) -> v1::Hello {
     let hello = hello(service);
     let features = hello.features.iter().filter(|feature| *feature != damper_core::feature::KILL_SWITCH);
@@ -83,17 +83,17 @@ fn old(service: &str) -> v1::Hello {
 }
 
 #[tokio::test]
-async fn a_kill_goes_beside_a_response_and_its_end_does_too() {
+async fn kill_and_its_end_are_sent_with_a_response() {
     let server = start().await;
     let (mut shop, first) = connected(&server, hello("shop")).await;
-    assert_eq!(brought(&first), Some(vec![]), "the first response of a stream says all kills");
+    assert_eq!(brought(&first), Some(vec![]), "the first response of a stream has all kills");
     let before = SystemTime::now();
     let request = v1::KillRequest { calls: true, ..kill(of_stock()) };
     let answer = set(&server, request).await;
-    let told = answer.kill.unwrap();
-    let until = SystemTime::try_from(told.expires_at.unwrap()).unwrap();
-    assert!((before..).contains(&(until - DEFAULT_TIME_TO_LIVE)), "1 h unless said: {told:?}");
-    assert_eq!((told.revision, told.updated_by.as_str()), (answer.revision, "ann"));
+    let shown = answer.kill.unwrap();
+    let until = SystemTime::try_from(shown.expires_at.unwrap()).unwrap();
+    assert!((before..).contains(&(until - DEFAULT_TIME_TO_LIVE)), "1 h by default: {shown:?}");
+    assert_eq!((shown.revision, shown.updated_by.as_str()), (answer.revision, "ann"));
     let reach = answer.reach.unwrap();
     assert_eq!((reach.clients, reach.clients_lacking_features), (1, 0));
 
@@ -103,13 +103,13 @@ async fn a_kill_goes_beside_a_response_and_its_end_does_too() {
     let [active] = &message.kills.as_ref().unwrap().kills[..] else { panic!("{message:?}") };
     assert_eq!((&active.key, active.revision), (&Some(of_stock()), answer.revision));
     assert_eq!((active.calls, active.reason.as_str()), (true, "stock is down"));
-    assert_eq!((in_whole_seconds(active.remaining), active.expires_at), (3600, told.expires_at));
+    assert_eq!((in_whole_seconds(active.remaining), active.expires_at), (3600, shown.expires_at));
     shop.ack(&message, vec![]).await;
     server.client_that(|client| client.acknowledged_revision == answer.revision).await;
 
     let put = server.put(shop_rule(2)).await;
     let (message, _) = shop.delta().await;
-    assert_eq!((message.revision, brought(&message)), (put.revision, None), "said once is enough");
+    assert_eq!((message.revision, brought(&message)), (put.revision, None), "sent once is enough");
     let ended = unkill(&server, of_stock()).await.unwrap();
     let (message, _) = shop.delta().await;
     assert_eq!((message.revision, brought(&message)), (ended, Some(vec![])));
@@ -118,7 +118,7 @@ async fn a_kill_goes_beside_a_response_and_its_end_does_too() {
 }
 
 #[tokio::test]
-async fn kills_go_to_whom_they_concern_and_who_can_obey() {
+async fn kills_go_to_matching_clients_with_kill_support() {
     let server = start().await;
     let (mut shop, _) = connected(&server, hello("shop")).await;
     let (mut cart, _) = connected(&server, hello("cart")).await;
@@ -127,7 +127,7 @@ async fn kills_go_to_whom_they_concern_and_who_can_obey() {
     let reach = set(&server, kill(key("shop", "stock", "*"))).await.reach.unwrap();
     assert_eq!((reach.clients, reach.clients_lacking_features), (2, 1));
     assert_eq!(brought(&shop.delta().await.0), Some(vec!["stock".to_owned()]));
-    // What comes next at the others is a rule, without a word of kills.
+    // The next message of the others is a rule, without kills.
     server.put(crate::harness::rule(key("*", "stock", "*"), 2)).await;
     for other in [&mut cart, &mut old_shop] {
         let (message, delta) = other.delta().await;
@@ -145,7 +145,7 @@ async fn kills_go_to_whom_they_concern_and_who_can_obey() {
 #[tokio::test]
 async fn a_kill_does_not_wait_for_the_rest_of_a_snapshot() {
     let server = start().await;
-    // Pages of 512 KiB, more than lie in the buffers on the way to a client that does not read.
+    // Pages of 512 KiB, more than the buffers on the way to a client that does not read.
     let changes = (0..9_000).map(|n| {
         let method = format!("{}.S/M{n}", "x".repeat(230));
         crate::harness::put_change(crate::harness::rule(key("shop", &"y".repeat(200), &method), 2))
@@ -174,9 +174,9 @@ async fn a_kill_does_not_wait_for_the_rest_of_a_snapshot() {
             break message;
         }
     };
-    assert!(brought_at.is_some_and(|at| at < pages), "beside page {brought_at:?} of {pages}");
+    assert!(brought_at.is_some_and(|at| at < pages), "with page {brought_at:?} of {pages}");
     assert!(last.revision < killed, "the snapshot itself is older");
-    // What the client has thereby confirmed is proven; the kill asks for no answer of its own.
+    // The client acknowledges the kill with the rules; the kill has no acknowledgement of its own.
     shop.ack(&last, vec![]).await;
     server.client_that(|client| client.acknowledged_revision == killed).await;
     server.stop().await;
@@ -206,8 +206,8 @@ async fn a_diagnosis_names_who_does_not_obey() {
     shop.ack(&message, vec![refusal]).await;
     server.client_that(|client| !client.refused.is_empty()).await;
     let findings = diagnose().await;
-    let [(_, says)] = &found(&findings, "kill_not_obeyed")[..] else { panic!("{findings:?}") };
-    assert!(says.starts_with("2 processes, one of them cart cart-1: "), "{says}");
+    let [(_, message_text)] = &found(&findings, "kill_not_obeyed")[..] else { panic!("{findings:?}") };
+    assert!(message_text.starts_with("2 processes, one of them cart cart-1: "), "{message_text}");
     let refused = found(&findings, "entry_refused");
     assert_eq!(refused, [(subject, "refused by 1 process: remaining: is no time".to_owned())]);
     unkill(&server, of_stock()).await.unwrap();
@@ -216,7 +216,7 @@ async fn a_diagnosis_names_who_does_not_obey() {
 }
 
 #[tokio::test]
-async fn who_connects_again_gets_the_kills_in_force_also_after_a_restart() {
+async fn reconnecting_client_gets_the_kills_in_force() {
     let server = start().await;
     let (shop, first) = connected(&server, hello("shop")).await;
     drop(shop);
@@ -226,7 +226,7 @@ async fn who_connects_again_gets_the_kills_in_force_also_after_a_restart() {
         let (hello, channel) = (resumed(revision), server.channel());
         async move { Agent::over(channel, hello).await.next().await }
     };
-    // It missed the kill, or has it already: both times all kills are said.
+    // Having missed the kill or not, the client gets all kills.
     for holds in [first.revision, killed] {
         let message = next(&server, holds).await;
         assert!(matches!(message.kind, Some(server_message::Kind::Delta(_))), "{message:?}");
@@ -234,7 +234,7 @@ async fn who_connects_again_gets_the_kills_in_force_also_after_a_restart() {
     }
     let server = start_in(server.stop().await, |_| {}).await;
     assert_eq!(brought(&next(&server, killed).await), Some(vec!["stock".to_owned()]));
-    // One that was away when it ended learns that there is none.
+    // A client that was away when the kill ended gets an empty list.
     let ended = unkill(&server, of_stock()).await.unwrap();
     let message = next(&server, killed).await;
     assert_eq!((message.revision, brought(&message)), (ended, Some(vec![])));
@@ -246,7 +246,7 @@ async fn who_connects_again_gets_the_kills_in_force_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn everything_wrong_with_a_kill_is_told_at_once_and_nothing_is_stored() {
+async fn invalid_kill_lists_all_faults_and_stores_nothing() {
     let server = start().await;
     let too_long = prost_types::Duration { seconds: 24 * 3600 + 1, nanos: 0 };
     let bad = v1::KillRequest {
@@ -257,8 +257,8 @@ async fn everything_wrong_with_a_kill_is_told_at_once_and_nothing_is_stored() {
     };
     let refused = try_kill(&server, bad).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    let told: Vec<_> = refused.get_details_bad_request().unwrap().field_violations;
-    let mut fields: Vec<&str> = told.iter().map(|violation| violation.field.as_str()).collect();
+    let shown: Vec<_> = refused.get_details_bad_request().unwrap().field_violations;
+    let mut fields: Vec<&str> = shown.iter().map(|violation| violation.field.as_str()).collect();
     fields.sort_unstable();
     let expected =
         ["key.callee_method", "key.caller_service", "options.author", "options.reason", "time_to_live"];
@@ -286,7 +286,7 @@ async fn everything_wrong_with_a_kill_is_told_at_once_and_nothing_is_stored() {
 }
 
 #[tokio::test]
-async fn a_conflict_carries_the_kill_and_a_repeated_request_does_not_prolong_it() {
+async fn kill_conflict_has_the_kill_and_repeat_does_not_extend_it() {
     let server = start().await;
     let id = |request| with_options(request, |options| options.request_id = "k-1".to_owned());
     let first = set(&server, id(kill(of_stock()))).await;
@@ -368,7 +368,7 @@ async fn the_history_shows_kills_and_no_rollback_touches_them() {
 }
 
 #[tokio::test]
-async fn a_kill_that_is_over_is_not_shown_sent_or_counted_and_is_cleared_away() {
+async fn expired_kill_is_not_shown_and_then_deleted() {
     let server = start().await;
     let (mut shop, first) = connected(&server, hello("shop")).await;
     let request = v1::KillRequest { time_to_live: Some(SHORT), ..kill(of_stock()) };
@@ -382,7 +382,7 @@ async fn a_kill_that_is_over_is_not_shown_sent_or_counted_and_is_cleared_away() 
         }
     })
     .await;
-    // Over and, for a moment, still stored: nothing shows it.
+    // Expired and, for a moment, still stored: it is not shown anywhere.
     assert_eq!(metric(&server, "damper_kills").await.as_deref(), Some("0"));
     assert_eq!(unkill(&server, of_stock()).await.unwrap_err().code(), Code::NotFound);
     let resumed = v1::Hello { epoch: first.epoch.clone(), revision: set_at, ..hello("shop") };
@@ -392,7 +392,7 @@ async fn a_kill_that_is_over_is_not_shown_sent_or_counted_and_is_cleared_away() 
     let tried = with_options(must_be_new, |options| options.validate_only = true);
     try_kill(&server, tried).await.expect("a kill that is over does not exist");
 
-    // Cleared away, as a change like any other.
+    // Deleted by a normal change.
     let (message, delta) = shop.delta().await;
     assert_eq!((message.revision, delta), (set_at + 1, v1::Delta::default()));
     let changes = server.history().list_changes(v1::ListChangesRequest::default()).await.unwrap();
@@ -406,7 +406,7 @@ async fn a_kill_that_is_over_is_not_shown_sent_or_counted_and_is_cleared_away() 
 }
 
 #[tokio::test]
-async fn no_more_than_a_thousand_kills_are_in_force_and_what_is_over_takes_no_place() {
+async fn kills_are_limited_to_1000_without_expired_ones() {
     let server = start_with(|settings| {
         settings.limits.writes = Rate::UNLIMITED;
         settings.limits.max_open_requests_per_identity = MAX_KILLS;
@@ -435,32 +435,32 @@ async fn no_more_than_a_thousand_kills_are_in_force_and_what_is_over_takes_no_pl
         assert!(refused.message().contains("1001") && refused.message().contains("1000"), "{refused:?}");
     }
     set(&server, kill(callee(7))).await;
-    // All of them fit one message.
+    // All of them fit into one message.
     let (_, message) = connected(&server, hello("shop")).await;
     assert_eq!(message.kills.unwrap().kills.len(), MAX_KILLS);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn kills_and_rules_that_are_written_at_once_arrive_together_and_whole() {
+async fn concurrent_kills_and_rules_arrive_complete() {
     let server = start().await;
     let (mut shop, _) = connected(&server, hello("shop")).await;
-    // Writes without a pause, so that the streams are always shown merged tables.
+    // Writes continuously, so that the streams always get merged snapshots.
     let writing = async {
         for n in 0.. {
             server.put(crate::harness::rule(key("shop", "stock", &format!("s.S/M{n}")), 2)).await;
         }
     };
     let killing = async {
-        let (mut killed, mut told) = (0, Vec::new());
+        let (mut killed, mut shown) = (0, Vec::new());
         for n in 0..10 {
             let callee = format!("callee-{n}");
             let revision = set(&server, kill(key("*", &callee, "*"))).await.revision;
-            // Not after the message that has the change; it may come beside one before it.
-            while !told.contains(&callee) {
+            // Not after the message with the change; possibly with an earlier one.
+            while !shown.contains(&callee) {
                 let (message, _) = shop.delta().await;
-                told = brought(&message).unwrap_or(told);
-                assert!(message.revision < revision || told.contains(&callee), "{message:?}");
+                shown = brought(&message).unwrap_or(shown);
+                assert!(message.revision < revision || shown.contains(&callee), "{message:?}");
             }
             killed += 1;
         }
@@ -485,7 +485,7 @@ async fn a_client_that_does_not_read_keeps_no_kill_from_the_others() {
     let mut stuck = hello("shop");
     stuck.identity.as_mut().unwrap().instance = "stuck".to_owned();
     let stuck = Agent::over(channel, stuck).await;
-    // Its window of 1 KiB is full after a few of these.
+    // A few of these fill the window of 1 KiB.
     let mut revision = 0;
     for n in 0..20 {
         let name = "x".repeat(200);
@@ -513,7 +513,7 @@ async fn a_client_that_does_not_read_keeps_no_kill_from_the_others() {
 }
 
 #[tokio::test]
-async fn a_watch_says_all_kills_once_an_interval_however_many_messages_it_takes() {
+async fn watch_sends_all_kills_once_per_interval() {
     let server = start().await;
     let changes = (0..2_000).map(|n| {
         let method = format!("{}.S/M{n}", "x".repeat(230));

@@ -1,4 +1,4 @@
-//! Findings in the answers to writes, and in explain.
+//! Findings in the responses to writes, and in explain.
 
 use damper_proto::v1;
 
@@ -11,7 +11,7 @@ fn unbounded() -> v1::Rule {
     rule
 }
 
-fn told(findings: &[v1::Finding]) -> Vec<(&str, v1::Severity, &str)> {
+fn summaries(findings: &[v1::Finding]) -> Vec<(&str, v1::Severity, &str)> {
     findings.iter().map(|found| (found.code.as_str(), found.severity(), found.field.as_str())).collect()
 }
 
@@ -25,14 +25,14 @@ async fn try_out(server: &Running, rule: v1::Rule) -> v1::PutRuleResponse {
 }
 
 #[tokio::test]
-async fn put_tells_what_deserves_a_look_also_when_it_is_only_tried_or_changes_nothing() {
+async fn put_returns_findings_for_dry_runs_and_unchanged_rules() {
     let server = start().await;
     let tried = try_out(&server, unbounded()).await;
     let put = server.put(unbounded()).await;
     let again = server.put(unbounded()).await;
     assert!(tried.changed && put.changed && !again.changed);
     for findings in [&tried.findings, &put.findings, &again.findings] {
-        assert_eq!(told(findings), [BREAKER_OFF]);
+        assert_eq!(summaries(findings), [BREAKER_OFF]);
         let found = &findings[0];
         assert_eq!(found.subject, "shop * stock stock.v1.Stock/Get");
         assert_eq!(found.remedy, "Leave the retry breaker on, or set a budget.");
@@ -58,11 +58,11 @@ async fn each_result_of_a_set_has_its_own_findings_and_guards_too() {
     let requests = vec![header(Default::default()), put_change(fine), put_guard, put_change(unbounded())];
     let applied = soon(server.rules().apply_rules(tokio_stream::iter(requests))).await.unwrap().into_inner();
     let of_guard = ("ceiling_limits_nothing", v1::Severity::Warning, "ceiling.max_attempts");
-    let findings: Vec<_> = applied.results.iter().map(|result| told(&result.findings)).collect();
+    let findings: Vec<_> = applied.results.iter().map(|result| summaries(&result.findings)).collect();
     assert_eq!(findings, [vec![], vec![of_guard], vec![BREAKER_OFF]]);
     let request = v1::PutGuardRequest { guard: Some(guard), ..Default::default() };
     let put = soon(server.guards().put_guard(request)).await.unwrap().into_inner();
-    assert_eq!(told(&put.findings), [of_guard]);
+    assert_eq!(summaries(&put.findings), [of_guard]);
 
     let back = v1::RollbackAllRequest {
         to_revision: Some(0),
@@ -80,7 +80,7 @@ async fn each_result_of_a_set_has_its_own_findings_and_guards_too() {
         ..Default::default()
     };
     let forth = soon(server.history().rollback_all(forth)).await.unwrap().into_inner();
-    let found: Vec<_> = forth.results.iter().flat_map(|result| told(&result.findings)).collect();
+    let found: Vec<_> = forth.results.iter().flat_map(|result| summaries(&result.findings)).collect();
     assert!(found.contains(&BREAKER_OFF) && found.contains(&of_guard), "{found:?}");
     server.stop().await;
 }
@@ -95,7 +95,7 @@ async fn clients_that_lack_a_feature_are_a_finding() {
     needs.policy.as_mut().unwrap().call_id = true;
     let put = server.put(needs).await;
     let lacking = ("clients_lack_feature", v1::Severity::Warning, "");
-    assert_eq!(told(&put.findings), [lacking]);
+    assert_eq!(summaries(&put.findings), [lacking]);
     assert!(put.findings[0].message.starts_with("1 of 1 clients lack"), "{put:?}");
     server.stop().await;
 }
@@ -132,12 +132,12 @@ async fn minimum_of_failures_is_held_against_the_traffic() {
     })
     .await;
     let high = ("min_failures_high", v1::Severity::Hint, "policy.retry_breaker.min_failures");
-    assert_eq!(told(&findings), [high]);
+    assert_eq!(summaries(&findings), [high]);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn explain_tells_what_is_left_to_look_at_behind_the_guards() {
+async fn explain_lists_findings_after_the_guards() {
     let server = start().await;
     server.put(unbounded()).await;
     let route = v1::RouteKey {
@@ -151,14 +151,14 @@ async fn explain_tells_what_is_left_to_look_at_behind_the_guards() {
         soon(server.rules().explain(request)).await.unwrap().into_inner()
     };
     let explained = explain().await;
-    assert_eq!(told(&explained.findings), [BREAKER_OFF]);
+    assert_eq!(summaries(&explained.findings), [BREAKER_OFF]);
     assert_eq!(explained.chain.unwrap().sends, 3);
     let ceiling = Some(v1::Ceiling { max_retry_breaker_ratio: Some(0.1), ..Default::default() });
     let guard = v1::Guard { key: Some(key("*", "stock", "*")), ceiling, ..Default::default() };
     let request = v1::PutGuardRequest { guard: Some(guard), ..Default::default() };
     soon(server.guards().put_guard(request)).await.unwrap();
     let held = ("max_ratio_stops_credit", v1::Severity::Hint, "policy.retry_breaker.max_ratio");
-    assert_eq!(told(&explain().await.findings), [held], "the guard switched the retry breaker on");
+    assert_eq!(summaries(&explain().await.findings), [held], "the guard switched the retry breaker on");
     server.put(shop_rule(2)).await;
     server.stop().await;
 }

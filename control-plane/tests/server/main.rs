@@ -1,6 +1,6 @@
-//! The server over real sockets, with a real store in a temporary folder: what operators, services and the page
-//! can rely on. Every wait is for an event; a time limit only ends a test that has failed.
-#![allow(clippy::unwrap_used, reason = "a test that can not go on has failed")]
+//! The server over real sockets, with a real store in a temporary folder, as operators, services and the web
+//! UI use it. Every wait is for an event; a time limit only ends a failed test.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod access;
 mod bad_input;

@@ -1,7 +1,7 @@
-//! The dashboard and the alert rules in `deploy/monitoring` ask for nothing that `/metrics` does not have.
+//! The dashboard and the alert rules in `deploy/monitoring` use only metrics of `/metrics`.
 //!
-//! There is no Prometheus here. Their expressions are taken apart by a small scanner that knows the few functions
-//! they use and refuses every other word, so that a slip in a name is found and not taken for a function.
+//! There is no Prometheus here. A small scanner reads their expressions. It knows the functions in use and
+//! rejects any other word, so that a misspelt name is not taken for a function.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,10 +30,10 @@ const GROUPINGS: [&str; 3] = ["by", "on", "without"];
 /// Labels that Prometheus adds to what it scrapes.
 const ADDED: [&str; 3] = ["instance", "job", "pod"];
 
-/// What an expression asks for.
+/// The metrics and labels of an expression.
 #[derive(Debug, Default)]
 struct Asked {
-    /// Metrics with what their labels are compared with.
+    /// Metrics with the values that their labels are compared with.
     metrics: Vec<(String, Vec<(String, String)>)>,
     grouped_by: BTreeSet<String>,
 }
@@ -153,7 +153,7 @@ fn matchers(tokens: &[Token]) -> Result<Vec<(String, String)>, String> {
 /// Every metric with the values of its labels.
 type Metrics = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
-/// Reads the text form; fails on whatever is not of it.
+/// Reads the text format; panics if it is invalid.
 fn metrics(text: &str) -> Metrics {
     let mut metrics = Metrics::new();
     let mut typed = BTreeSet::new();
@@ -178,7 +178,7 @@ fn metrics(text: &str) -> Metrics {
     metrics
 }
 
-/// Says what an expression asks for and is not there.
+/// Errors if an expression uses an absent metric, label or value.
 fn check(expression: &str, metrics: &Metrics) -> Result<(), String> {
     let asked = asked(expression)?;
     for (name, compared) in &asked.metrics {
@@ -198,7 +198,7 @@ fn check(expression: &str, metrics: &Metrics) -> Result<(), String> {
     }
 }
 
-/// `{{ $labels.x }}` or `{{x}}` in a text.
+/// Returns the labels in `{{ $labels.x }}` or `{{x}}` of a text.
 fn mentioned(text: &str) -> impl Iterator<Item = &str> {
     text.split("{{").skip(1).filter_map(|rest| {
         let inner = rest.split("}}").next()?.trim();
@@ -214,7 +214,7 @@ fn file(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A server that everything happens to that is counted; what it then shows.
+/// Starts a server with every counted event; returns its metrics.
 async fn with_traffic() -> (Running, Metrics) {
     let server = start().await;
     server.put(shop_rule(3)).await;
@@ -259,7 +259,7 @@ async fn with_traffic() -> (Running, Metrics) {
     (server, metrics(&text))
 }
 
-/// All values of this field, wherever they are.
+/// Returns all values of this field at any depth.
 fn fields<'a>(value: &'a Value, name: &str, found: &mut Vec<&'a str>) {
     match value {
         Value::Object(map) => map.iter().for_each(|(key, value)| {
@@ -311,7 +311,7 @@ async fn the_dashboard_asks_only_for_what_there_is() {
 }
 
 #[tokio::test]
-async fn every_alert_can_fire_and_leads_to_its_page_in_the_operators_guide() {
+async fn alerts_use_existing_metrics_and_link_to_operations() {
     let (server, metrics) = with_traffic().await;
     let alerts: Value = serde_saphyr::from_str(&file("deploy/monitoring/alerts.yaml")).unwrap();
     let guide = file("docs/operations.md");

@@ -1,4 +1,4 @@
-//! A real etcd that stops answering while the server runs, and comes back.
+//! A real etcd that stops responding while the server runs, and recovers.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use tonic_types::StatusExt as _;
 
 use crate::harness::{Agent, hello, rule, shop_rule, soon, start_in};
 
-/// An etcd of this test's own.
+/// An etcd for this test.
 struct Etcd {
     process: Child,
     client: u16,
@@ -54,7 +54,7 @@ impl Drop for Etcd {
 }
 
 #[tokio::test]
-async fn while_the_store_is_away_reads_and_streams_go_on_and_writes_say_when_to_try_again() {
+async fn reads_and_streams_go_on_while_the_store_is_unavailable() {
     let etcd = Etcd::start();
     let url = format!("etcd://127.0.0.1:{}", etcd.client);
     let folder = TempDir::new().unwrap();

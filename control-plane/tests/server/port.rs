@@ -1,4 +1,4 @@
-//! One port for gRPC, gRPC-Web, the page, health and metrics; and what keeps a server from starting.
+//! One port for gRPC, gRPC-Web, the web UI, health and metrics; and reasons for a failed start.
 
 use damper_control_plane::{Server, StartError};
 use tempfile::TempDir;
@@ -10,7 +10,7 @@ use tonic_health::pb::health_client::HealthClient;
 use crate::harness::{settings_in, soon, start};
 
 #[tokio::test]
-async fn health_is_told_per_service() {
+async fn health_is_reported_per_service() {
     let server = start().await;
     let mut health = HealthClient::new(server.channel());
     for service in ["", "damper.v1.Rules", "damper.v1.Distribution", "damper.v1.Fleet", "damper.v1.Kills"] {
@@ -56,7 +56,7 @@ async fn reflection_names_the_services() {
 }
 
 #[tokio::test]
-async fn an_unknown_service_is_unimplemented_and_an_unknown_path_is_the_page() {
+async fn unknown_service_is_unimplemented_and_path_is_the_web_ui() {
     let server = start().await;
     let mut grpc = tonic::client::Grpc::new(server.channel());
     grpc.ready().await.unwrap();
@@ -80,7 +80,7 @@ async fn an_unknown_service_is_unimplemented_and_an_unknown_path_is_the_page() {
 }
 
 #[tokio::test]
-async fn the_page_is_sent_packed_to_whoever_takes_that_and_plain_to_others() {
+async fn web_ui_is_sent_compressed_if_the_client_accepts_it() {
     let server = start().await;
     for (takes, packed) in [
         ("gzip, deflate, br", true),
@@ -123,7 +123,7 @@ async fn browsers_call_the_api_over_http_1() {
 }
 
 #[tokio::test]
-async fn a_server_that_can_not_start_says_why() {
+async fn failed_start_reports_its_reason() {
     let server = start().await;
     let folder = TempDir::new().unwrap();
     let mut taken = settings_in(&folder);

@@ -1,4 +1,4 @@
-//! Rules made from what routes measured.
+//! Rules proposed from the measurements of routes.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::harness::{Agent, Running, hello, key, shop_rule, soon, start};
 
 const GET: &str = "stock.v1.Stock/Get";
 
-/// Calls of 20 ms, one in fifty takes 400 ms.
+/// Calls of 20 ms, one in fifty of 400 ms.
 fn report(method: &str, calls: u64) -> v1::Report {
     let bucket = |ms| u32::try_from(latency::bucket_of(Duration::from_millis(ms))).unwrap();
     let route = v1::RouteReport {
@@ -43,7 +43,7 @@ async fn proposed(server: &Running, key: v1::Pattern) -> (v1::Rule, String) {
     (rule, response.reasons.join("\n"))
 }
 
-/// A proposal, once it is made from measurements.
+/// Returns a proposal once it is based on measurements.
 async fn measured(server: &Running, key: v1::Pattern) -> (v1::Policy, String) {
     soon(async {
         loop {
@@ -74,7 +74,7 @@ async fn values_follow_what_was_measured_and_say_so() {
     let (policy, reasons) = measured(&server, key("shop", "stock", GET)).await;
     assert_eq!(policy.mode(), v1::Mode::Observe);
     let retry = policy.retry.unwrap();
-    // 2 x 400 ms and what a bucket is wide.
+    // 2 x 400 ms plus the width of a bucket.
     let attempt = ms(retry.per_attempt_timeout);
     assert!((750..=900).contains(&attempt), "{attempt}");
     let call = ms(policy.timeout);
@@ -93,7 +93,7 @@ async fn values_follow_what_was_measured_and_say_so() {
 }
 
 #[tokio::test]
-async fn a_method_that_changes_something_is_repeated_after_unavailable_only() {
+async fn proposal_for_a_write_retries_only_unavailable() {
     let method = "stock.v1.Stock/Take";
     let (server, _shop) = with_calls(method, 100_000).await;
     let (policy, reasons) = measured(&server, key("shop", "stock", method)).await;
@@ -105,7 +105,7 @@ async fn a_method_that_changes_something_is_repeated_after_unavailable_only() {
 }
 
 #[tokio::test]
-async fn a_key_for_many_methods_gets_no_times_and_too_few_calls_get_the_defaults() {
+async fn proposal_for_many_methods_has_no_timeouts() {
     let (server, shop) = with_calls(GET, 100_000).await;
     let (policy, reasons) = measured(&server, key("shop", "stock", "*")).await;
     assert!(policy.timeout.is_none() && policy.retry.unwrap().per_attempt_timeout.is_none(), "{reasons}");
@@ -120,11 +120,11 @@ async fn a_key_for_many_methods_gets_no_times_and_too_few_calls_get_the_defaults
 }
 
 #[tokio::test]
-async fn a_rule_that_is_there_already_is_mentioned_and_a_bad_key_refused() {
+async fn proposal_mentions_the_existing_rule() {
     let server = start().await;
     server.put(shop_rule(3)).await;
     let (_, reasons) = proposed(&server, shop_rule(3).key.unwrap()).await;
-    assert!(reasons.contains("there already, in enforce"), "{reasons}");
+    assert!(reasons.contains("exists, in mode enforce"), "{reasons}");
     for key in [None, Some(key("", "stock", GET))] {
         let refused = soon(server.rules().propose_rule(v1::ProposeRuleRequest { key })).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument);

@@ -104,7 +104,7 @@ async fn validate_only_checks_everything_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn a_repeated_request_gets_the_first_result_and_another_body_is_refused() {
+async fn repeated_request_gets_its_answer_unless_the_body_differs() {
     let server = start().await;
     let request =
         |n| v1::PutRuleRequest { options: options(|o| o.request_id = "r-1".to_owned()), ..put(shop_rule(n)) };
@@ -202,9 +202,9 @@ async fn explain_names_winner_losers_and_bound() {
     let breaker = damper_core::RetryBreaker::default();
     assert_eq!(bound.free_retries_per_window, breaker.min_failures);
     assert_eq!(bound.window, prost_types::Duration::try_from(breaker.window.length()).ok());
-    assert!(!answer.notes.iter().any(|note| note.contains("at most")), "said once: {:?}", answer.notes);
+    assert!(!answer.notes.iter().any(|note| note.contains("at most")), "listed once: {:?}", answer.notes);
     let effective = answer.effective.unwrap();
-    assert!(effective.retry_breaker.unwrap().ratio.is_some(), "every default is said");
+    assert!(effective.retry_breaker.unwrap().ratio.is_some(), "every default is listed");
     server.stop().await;
 }
 
@@ -219,7 +219,7 @@ async fn deleting_and_getting_what_is_not_there_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_rule_for_nobody_names_the_nearest() {
+async fn rule_without_a_route_lists_similar_names() {
     use crate::harness::{Agent, hello};
     let server = start().await;
     let _shop = Agent::connect(&server, hello("checkout")).await;

@@ -1,4 +1,4 @@
-//! Windows of rates, the watch of one route, and what Prometheus reads of it.
+//! Rate windows, the watch of one route, and the metrics for Prometheus.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ fn report(calls: u64) -> v1::Report {
     v1::Report { routes: vec![route], since, ..Default::default() }
 }
 
-/// What a process has counted that makes ten calls a second and began 20 s before this.
+/// Returns the counters of a process with ten calls a second that started 20 s before.
 fn steady(connected: Instant) -> v1::Report {
     let age = Duration::from_secs(20) + connected.elapsed();
     let since = prost_types::Duration::try_from(age).ok();
@@ -63,7 +63,7 @@ async fn routes_are_listed_over_the_window_that_was_asked_for() {
         let request = v1::ListRoutesRequest { window: seconds(length), ..Default::default() };
         let row = soon(async {
             loop {
-                // The window ends at the last report, and is empty once that is older than it.
+                // The window ends at the last report, and is empty once that report is older than the window.
                 shop.report(steady(connected)).await;
                 let rows = listed(&server, request.clone()).await;
                 if let Some(row) = rows.into_iter().find(|row| row.calls_per_s > 0.0) {
@@ -136,7 +136,7 @@ async fn only_the_callers_of_a_watched_route_report_every_second() {
     assert_eq!((row.key, row.total_calls), (Some(route()), 10));
     drop(watch);
     assert_eq!(interval(&mut shop).await, 5);
-    // Had the other been told anything in between, that would come first.
+    // Another interval in between would have come first.
     let all = soon(server.fleet().watch(v1::WatchRequest::default())).await.unwrap();
     assert_eq!(interval(&mut other).await, 1);
     drop(all);
@@ -153,7 +153,7 @@ async fn interval(agent: &mut Agent) -> i64 {
     }
 }
 
-/// Lets time pass for the server, which runs in the test's own process.
+/// Advances the time of the server, which runs in this process.
 async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
@@ -183,7 +183,7 @@ async fn a_watch_begins_with_what_was_before_it() {
         let mut watch = soon(server.fleet().watch(request)).await.unwrap().into_inner();
         let first = soon(watch.message()).await.unwrap().unwrap();
         let next = soon(watch.message()).await.unwrap().unwrap();
-        assert!(next.past.is_empty(), "it is told once");
+        assert!(next.past.is_empty(), "it is sent once");
         first.past
     };
     let of_route = first(v1::WatchRequest { route: Some(route()), ..Default::default() }).await;

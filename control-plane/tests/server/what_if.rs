@@ -1,4 +1,4 @@
-//! What a set of changes is said to do before it is written.
+//! Predicted effects of a set of changes.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::harness::{Agent, Running, hello, key, rule, shop_rule, soon, start};
 
 const TAKE: &str = "stock.v1.Stock/Take";
 
-/// Calls of 20 ms of which one in fifty is answered UNAVAILABLE, and one in ten NOT_FOUND.
+/// Calls of 20 ms, one in fifty UNAVAILABLE, one in ten NOT_FOUND.
 fn calls(method: &str, calls: u64) -> v1::RouteReport {
     let code = |code: v1::Code, count| v1::CodeCount { code: code.into(), count };
     let bucket = u32::try_from(latency::bucket_of(Duration::from_millis(20))).unwrap();
@@ -31,7 +31,7 @@ fn calls(method: &str, calls: u64) -> v1::RouteReport {
     }
 }
 
-/// A server and a caller of these routes.
+/// Starts a server and a caller of these routes.
 async fn with_calls(routes: Vec<v1::RouteReport>) -> (Running, Agent) {
     let server = start().await;
     let mut shop = Agent::connect(&server, hello("shop")).await;
@@ -54,7 +54,7 @@ async fn asked(server: &Running, request: v1::WhatIfRequest) -> Result<v1::WhatI
     soon(server.rules().what_if(request)).await.map(tonic::Response::into_inner)
 }
 
-/// A prediction, once the route's calls are known.
+/// Returns a prediction once the calls of the route are known.
 async fn predicted(server: &Running, request: v1::WhatIfRequest) -> v1::WhatIfResponse {
     soon(async {
         loop {
@@ -79,14 +79,14 @@ fn is_about(value: f64, expected: f64) -> bool {
     (value - expected).abs() <= expected * 0.03 + 0.005
 }
 
-/// The same but for rounding: what is said of all routes is weighed by their calls per second.
+/// Equal except for rounding: the total is weighted by calls per second.
 fn are_about(one: &v1::Predicted, other: &v1::Predicted) -> bool {
     let numbers = |of: &v1::Predicted| [of.attempts_per_s, of.attempts_per_call, of.success_share];
     numbers(one).into_iter().zip(numbers(other)).all(|(one, other)| (one - other).abs() <= one * 1e-12)
 }
 
 #[tokio::test]
-async fn a_new_rule_is_predicted_from_what_its_route_measured_and_nothing_is_written() {
+async fn what_if_predicts_from_measurements_and_writes_nothing() {
     let (server, _shop) = with_calls(vec![calls(TAKE, 20_000)]).await;
     let response = predicted(&server, request([put(shop_rule(3))])).await;
     let [route] = &response.routes[..] else { panic!("{response:?}") };
@@ -159,10 +159,10 @@ async fn the_busiest_ten_are_predicted_and_the_others_counted() {
     let (server, _shop) =
         with_calls((0..12).map(methods).map(|(method, count)| calls(&method, count)).collect()).await;
     let response = predicted(&server, request([put(rule(key("*", "stock", "*"), 2))])).await;
-    let told: Vec<&str> =
+    let routes: Vec<&str> =
         response.routes.iter().map(|route| route.route.as_ref().unwrap().callee_method.as_str()).collect();
     let busiest: Vec<String> = (2..12).rev().map(|n| methods(n).0).collect();
-    assert_eq!((told, response.routes_left_out), (busiest.iter().map(String::as_str).collect(), 2));
+    assert_eq!((routes, response.routes_left_out), (busiest.iter().map(String::as_str).collect(), 2));
     let [_, together] = sides(&response.together[2]);
     let sum: f64 = response.routes.iter().map(|route| sides(&route.predictions[2])[1].attempts_per_s).sum();
     assert!(is_about(together.attempts_per_s, sum), "{together:?}");
@@ -170,7 +170,7 @@ async fn the_busiest_ten_are_predicted_and_the_others_counted() {
 }
 
 #[tokio::test]
-async fn what_nobody_calls_is_told_with_its_bound_and_what_changes_nothing_not_at_all() {
+async fn what_if_lists_bounds_of_changes_without_traffic() {
     let (server, _shop) = with_calls(vec![calls(TAKE, 20_000)]).await;
     predicted(&server, request([put(shop_rule(3))])).await;
     let idle = rule(key("till", "stock", "*"), 4);

@@ -53,6 +53,6 @@ fn put(value: &str) -> Proposal {
         at: SystemTime::now(),
         expected_head: None,
         edits: vec![edit],
-        judge: None,
+        planner: None,
     }
 }

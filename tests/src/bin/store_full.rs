@@ -67,7 +67,7 @@ async fn write(writer: &Writer, key: &str, value: Option<Vec<u8>>) -> Result<Com
         at: SystemTime::now(),
         expected_head: None,
         edits,
-        judge: None,
+        planner: None,
     };
     writer.propose(proposal).await
 }

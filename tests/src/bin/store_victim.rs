@@ -69,6 +69,6 @@ fn proposal(edits: Vec<ProposedEdit>) -> Proposal {
         at: SystemTime::now(),
         expected_head: None,
         edits,
-        judge: None,
+        planner: None,
     }
 }

@@ -1,8 +1,8 @@
-//! What the server has sent of one kind, rules or guards, by pattern: in force, as it was sent, refused.
+//! The entries of one kind, rules or guards, by pattern: as sent, as applied, or rejected.
 //!
-//! One that cannot be read is refused alone and keeps its previous version. If there is none, a rule is off at
-//! its pattern, so that a wider rule does not take its place; a guard is as if it were not there. A refusal is
-//! kept until what was refused is replaced or removed.
+//! An entry that cannot be read is rejected alone and keeps its previous version. Without one, a rule is off
+//! at its pattern, so that no wider rule applies; a guard has no effect. A rejection is kept until the entry
+//! is replaced or removed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use damper_core::{Faults, Guard, Mode, Pattern, Policy, Rule};
 use damper_proto::{convert, v1};
 use prost::Message as _;
 
-/// A refusal's reason is for people; it need not repeat a whole message.
+/// Limit of a reason, which need not repeat a whole message.
 const MAX_REASON_CHARS: usize = 500;
 
-/// What is wrong with one that was refused.
+/// Returns why an entry was rejected.
 pub(super) fn short_reason(faults: &Faults) -> String {
     faults.to_string().chars().take(MAX_REASON_CHARS).collect()
 }
 
 /// A kind of message that the server sends by pattern.
 pub(super) trait Sent: prost::Message {
-    /// What it is here.
+    /// The parsed form.
     type InForce: std::fmt::Debug;
-    /// Refusals say of which kind they are.
+    /// True for guards; named in rejections.
     const IS_GUARD: bool;
 
     fn key(&self) -> Option<&v1::Pattern>;
     fn revision(&self) -> u64;
     fn parse(&self) -> Result<Self::InForce, Faults>;
-    /// What is in force in place of one that is refused and has no previous version.
+    /// Returns the replacement for a rejected entry without a previous version.
     fn stand_in(key: &v1::Pattern, revision: u64) -> Option<Self::InForce>;
 }
 
@@ -45,7 +45,7 @@ impl Sent for v1::DistributedRule {
         self.revision
     }
 
-    /// A rule that the server withheld for a feature that is missing here is off; that is no refusal.
+    /// A rule that the server withheld because of a missing feature is off; it is not rejected.
     fn parse(&self) -> Result<Rule, Faults> {
         let withheld = matches!(self.kind, Some(v1::distributed_rule::Kind::NeedsFeature(_)));
         let off = self.key().filter(|_| withheld).and_then(|key| Self::stand_in(key, self.revision));
@@ -80,10 +80,10 @@ impl Sent for v1::DistributedGuard {
 
 fn off(pattern: Pattern, revision: u64) -> Rule {
     let rule = Rule::new(pattern, Policy::new(Mode::Off), revision);
-    rule.expect("a policy that only says off has no setting out of range")
+    rule.expect("mode `off` alone is a valid policy")
 }
 
-/// All of one kind.
+/// All entries of one kind.
 #[derive(Debug)]
 pub(super) struct Entries<S: Sent> {
     by_key: HashMap<v1::Pattern, Entry<S>>,
@@ -94,12 +94,12 @@ pub(super) struct Entries<S: Sent> {
 #[derive(Debug)]
 struct Entry<S: Sent> {
     in_force: Option<Arc<S::InForce>>,
-    /// What `in_force` was read from; none if it stands in for one that was refused.
+    /// Source of `in_force`; `None` if that is a stand-in.
     sent: Option<Arc<S>>,
     refused: Option<Box<v1::Refusal>>,
 }
 
-/// One as it came, and what became of it.
+/// An entry as received, parsed or rejected.
 #[derive(Debug)]
 pub(super) struct Received<S: Sent> {
     key: v1::Pattern,
@@ -144,12 +144,12 @@ impl<S: Sent> Received<S> {
 }
 
 impl<S: Sent> Entries<S> {
-    /// How many there are, those that are only refused among them.
+    /// Returns the number of entries, including rejected ones.
     pub(super) fn len(&self) -> usize {
         self.by_key.len()
     }
 
-    /// How long they are as messages.
+    /// Returns their size as messages.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -162,7 +162,7 @@ impl<S: Sent> Entries<S> {
         self.by_key.values().filter_map(|entry| entry.sent.as_ref())
     }
 
-    /// Those that are refused at present.
+    /// Returns the rejected entries.
     pub(super) fn refused(&self) -> impl Iterator<Item = &v1::Refusal> {
         self.by_key.values().filter_map(|entry| entry.refused.as_deref())
     }
@@ -171,7 +171,7 @@ impl<S: Sent> Entries<S> {
         self.refused
     }
 
-    /// These are all there are now. Adds those that were refused.
+    /// Replaces all entries. Adds rejected ones to `refused`.
     pub(super) fn replace(&mut self, received: Vec<Received<S>>, refused: &mut Vec<v1::Refusal>) {
         let mut previous = std::mem::take(self);
         for Received { key, reading } in received {
@@ -180,7 +180,7 @@ impl<S: Sent> Entries<S> {
         }
     }
 
-    /// These have changed. Adds those that were refused.
+    /// Changes entries. Adds rejected ones to `refused`.
     pub(super) fn change(&mut self, received: Vec<Received<S>>, refused: &mut Vec<v1::Refusal>) {
         for Received { key, reading } in received {
             let before = self.take(&key);
@@ -188,7 +188,7 @@ impl<S: Sent> Entries<S> {
         }
     }
 
-    /// Takes up a refusal that was kept.
+    /// Restores a rejection.
     pub(super) fn refuse(&mut self, refusal: v1::Refusal) {
         let key = refusal.key.clone().unwrap_or_default();
         let before = self.take(&key);

@@ -1,9 +1,9 @@
-//! The kills held: by a clock that needs no control plane, and across a restart.
+//! The kills held, counted down without the control plane and across restarts.
 //!
-//! A set names all there are. One that cannot be read is refused alone; if a kill was held under its key, that
-//! one stays until its time is over. What a kill has left is counted from when its message came. On disk it has
-//! what is left and when it ends by this machine's wall clock: the lesser of the two holds when it is read, so
-//! that neither a long stop of the process nor a clock that was set back gives it more time than it had.
+//! A set names all kills. One that cannot be read is rejected alone; a kill held under its key stays until it
+//! expires. The time left counts from the arrival of the message. The disk holds the time left and the expiry
+//! by the wall clock. The smaller one applies when it is read, so neither a long stop nor a clock set back
+//! extends a kill.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,55 +16,55 @@ use damper_proto::v1;
 
 use super::entries::short_reason;
 
-/// More than any set of kills that can be read.
+/// Limit in bytes, above any set that can be read.
 const MAX_SET_BYTES: usize = 4 << 20;
 
-/// The present by both clocks.
+/// The current time by both clocks.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::control) struct Present {
-    /// The engine's, which only goes forward.
+    /// Monotonic, of the engine.
     pub(in crate::control) time: Time,
-    /// The wall's, which outlives the process.
+    /// Wall clock, comparable across processes.
     pub(in crate::control) wall: SystemTime,
 }
 
-/// All kills as the server said them, and when that was.
+/// The kills of a message and its time of arrival.
 #[derive(Debug)]
-pub(in crate::control) struct Told {
+pub(in crate::control) struct KillMessage {
     pub(in crate::control) set: v1::KillSet,
     pub(in crate::control) at: Time,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Kills {
-    /// By key, so that no message can make them more than its own.
+pub(super) struct ReceivedKills {
+    /// By key, which bounds their number.
     held: BTreeMap<Pattern, TimedKill>,
     refused: Vec<v1::Refusal>,
 }
 
-impl Told {
+impl KillMessage {
     pub(super) fn check_size(&self) -> Result<(), &'static str> {
         use prost::Message as _;
         let count = self.set.kills.len().max(self.set.ended.len());
         match count > MAX_KILLS || self.set.encoded_len() > MAX_SET_BYTES {
-            true => Err("more kills than there can be"),
+            true => Err("too many kills"),
             false => Ok(()),
         }
     }
 }
 
-impl Kills {
+impl ReceivedKills {
     pub(super) fn held(&self) -> impl Iterator<Item = &TimedKill> {
         self.held.values()
     }
 
-    /// Those that are refused at present.
+    /// Returns the rejected kills.
     pub(super) fn refused(&self) -> &[v1::Refusal] {
         &self.refused
     }
 
-    /// These are all there are now; or those that are held and not ended stay, as far as there is room.
-    pub(super) fn replace(&mut self, Told { set, at }: Told) {
+    /// Replaces all kills. If the set only adds, those held and not ended stay, as far as the limit allows.
+    pub(super) fn replace(&mut self, KillMessage { set, at }: KillMessage) {
         let mut previous = std::mem::take(self);
         if set.adds {
             for ended in set.ended.iter().filter_map(|key| convert::pattern(key).ok()) {
@@ -100,12 +100,12 @@ impl Kills {
         self.held.insert(kill.pattern().clone(), TimedKill { kill: Arc::new(kill), until });
     }
 
-    /// Takes up a refusal, also one that was kept.
+    /// Adds a rejection, also one that was stored.
     pub(super) fn refuse(&mut self, refusal: v1::Refusal) {
         self.refused.push(refusal);
     }
 
-    /// What is to be kept on disk.
+    /// Returns the kills to store on disk.
     pub(super) fn kept(&self, Present { time, wall }: Present) -> Vec<v1::ActiveKill> {
         let in_force = self.held().filter(|held| held.until > time);
         in_force
@@ -121,7 +121,7 @@ impl Kills {
             .collect()
     }
 
-    /// Takes up what was kept, as far as it can be read and is not over.
+    /// Restores stored kills that can be read and have not expired.
     pub(super) fn restore(kept: &[v1::ActiveKill], Present { time, wall }: Present) -> Self {
         let mut kills = Self::default();
         for ActiveKill { kill, remaining, expires_at } in

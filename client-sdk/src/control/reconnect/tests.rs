@@ -1,4 +1,4 @@
-//! Rounds, what ends a wait's growth, and what keeps a server from being hammered.
+//! Rounds, growth of waits, and protection of servers.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn addresses(of: &Uri) -> Vec<SocketAddr> {
     }
 }
 
-/// The next one to ask; names that have no address are passed over, as after a miss.
+/// Returns the next replica to try; names without an address are skipped, as after a failure.
 fn next(replicas: &mut Replicas) -> Replica {
     loop {
         match replicas.turn().unwrap() {
@@ -32,7 +32,7 @@ fn of<const N: usize>(endpoints: [&str; N]) -> Replicas {
 }
 
 #[test]
-fn every_address_of_every_endpoint_gets_its_turn_before_one_gets_another() {
+fn each_address_is_tried_once_per_round() {
     for _ in 0..50 {
         let mut replicas = of(["http://a:1", "http://many:1", "http://none:1", "http://b:1"]);
         for _ in 0..3 {
@@ -54,7 +54,7 @@ fn clients_begin_with_different_replicas() {
 }
 
 #[test]
-fn who_was_left_is_asked_last() {
+fn the_last_used_replica_is_tried_last() {
     for _ in 0..50 {
         let mut replicas = of(["http://a:1", "http://b:1", "http://c:1"]);
         let mut left = next(&mut replicas);
@@ -73,12 +73,12 @@ fn who_was_left_is_asked_last() {
 }
 
 #[test]
-fn a_round_of_misses_waits_once_at_its_end() {
+fn a_failed_round_waits_once_at_its_end() {
     let mut replicas = of(["http://a:1", "http://many:1"]);
     for round in 0..20 {
         for _ in 0..3 {
             next(&mut replicas);
-            // A name that comes last has not been looked up yet: the round is not over then either.
+            // If a name comes last it is not looked up yet: the round has not ended then either.
             assert_eq!(replicas.after_miss(), Duration::ZERO);
         }
         next(&mut replicas);
@@ -89,9 +89,8 @@ fn a_round_of_misses_waits_once_at_its_end() {
     assert_eq!(replicas.after_rounds.longest_now(), LONGEST);
 }
 
-/// However long it was away.
 #[test]
-fn a_client_is_back_within_three_seconds_of_a_control_plane() {
+fn a_client_reconnects_within_three_seconds() {
     for _ in 0..300 {
         let mut client = life(["http://a:1"]);
         let back = Duration::from_secs(100);
@@ -101,7 +100,7 @@ fn a_client_is_back_within_three_seconds_of_a_control_plane() {
 }
 
 #[test]
-fn waits_grow_up_to_the_longest_and_use_their_whole_range() {
+fn waits_grow_to_the_longest_and_use_their_range() {
     let most = |round: usize| {
         let draws = (0..300).map(|_| {
             let mut waits = ReconnectBackoff::up_to(LONGEST);
@@ -117,14 +116,14 @@ fn waits_grow_up_to_the_longest_and_use_their_whole_range() {
     assert!((LONGEST.mul_f64(0.9)..=LONGEST).contains(&most(40)));
 }
 
-/// One client's life on a clock of the test's own.
+/// A client on a simulated clock.
 struct Life {
     replicas: Replicas,
     now: Duration,
 }
 
 impl Life {
-    /// Tries until one of the replicas serves: which one, and when that was. Who is called c denies us.
+    /// Tries until a replica serves. Returns its name and the time. A replica named c denies access.
     fn open(&mut self, serves: impl Fn(u8, Duration) -> bool) -> (u8, Duration) {
         loop {
             self.now += Duration::from_millis(1);
@@ -154,15 +153,15 @@ fn life<const N: usize>(endpoints: [&str; N]) -> Life {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Two are restarted in turn, one at a time, a hundred times: each is away for a part of its time. The third has
-    /// other settings, and lets nobody in.
+    /// Two replicas are restarted in turn, a hundred times, and are down for a part of the time. The third
+    /// denies access.
     #[test]
-    fn while_any_replica_serves_a_client_is_back_within_ten_seconds(
+    fn a_client_reconnects_within_ten_seconds_to_any_replica(
         every in 100..20_000_u64,
         away in 0.0..0.99_f64,
         pace in 0.5..2.0_f64,
     ) {
-        // Restarts grow closer together, or farther apart, over the course of it.
+        // Restarts grow closer together or farther apart over time.
         let restarts: Vec<Duration> = (0..100_i32)
             .scan(Duration::ZERO, |at, n| {
                 *at += Duration::from_millis(every).mul_f64(pace.powf(f64::from(n) / 50.0));
@@ -190,9 +189,9 @@ proptest! {
         }
     }
 
-    /// Whatever a server does to its streams, as long as it ends them, and whatever lies between.
+    /// For any durations of streams.
     #[test]
-    fn a_server_that_ends_every_stream_sees_a_client_every_two_seconds(
+    fn a_server_that_ends_streams_sees_a_client_every_two_seconds(
         lasting in prop::collection::vec(0..8_000_u64, 1..20),
     ) {
         let mut client = life(["http://a:1"]);
@@ -206,12 +205,12 @@ proptest! {
 }
 
 #[test]
-fn a_server_that_ends_every_stream_at_once_is_soon_asked_every_two_seconds() {
+fn a_server_that_ends_streams_at_once_is_soon_spared() {
     let mut waits = Vec::new();
     for _ in 0..300 {
         let mut replicas = of(["http://a:1"]);
         waits.extend((0..10).map(|_| replicas.after_stream(Duration::ZERO)).skip(3));
-        // Once one lasts, all is well again.
+        // A stream that lasts resets the wait.
         assert!(replicas.after_stream(LASTING) <= SHORTEST);
     }
     let count = u32::try_from(waits.len()).unwrap();
@@ -221,7 +220,7 @@ fn a_server_that_ends_every_stream_at_once_is_soon_asked_every_two_seconds() {
 }
 
 #[test]
-fn streams_and_rounds_do_not_lengthen_each_others_waits() {
+fn waits_of_streams_and_rounds_are_independent() {
     let mut replicas = of(["http://a:1"]);
     for _ in 0..20 {
         next(&mut replicas);
@@ -237,7 +236,7 @@ fn streams_and_rounds_do_not_lengthen_each_others_waits() {
 }
 
 #[test]
-fn who_is_let_in_by_nobody_waits_the_longest_at_once() {
+fn a_client_denied_by_all_waits_longest_at_once() {
     let longest = |denials: usize| {
         let draws = (0..300).map(|_| {
             let mut replicas = of(["http://a:1", "http://b:1"]);
@@ -248,7 +247,7 @@ fn who_is_let_in_by_nobody_waits_the_longest_at_once() {
                     if turn < misses { replicas.after_miss() } else { replicas.after_denial() }
                 })
                 .collect();
-            assert_eq!(waits[0], Duration::ZERO, "the other one may let us in");
+            assert_eq!(waits[0], Duration::ZERO, "the other one may accept");
             waits[1]
         });
         draws.max().unwrap()
@@ -258,7 +257,7 @@ fn who_is_let_in_by_nobody_waits_the_longest_at_once() {
 }
 
 #[test]
-fn once_somebody_denies_us_no_more_the_waits_are_those_of_rounds() {
+fn waits_of_rounds_return_after_denials() {
     let mut replicas = of(["http://a:1"]);
     for _ in 0..20 {
         next(&mut replicas);
@@ -269,7 +268,7 @@ fn once_somebody_denies_us_no_more_the_waits_are_those_of_rounds() {
 }
 
 #[test]
-fn a_replica_names_its_address_only_where_the_endpoint_does_not() {
+fn a_replica_adds_its_address_if_the_endpoint_is_a_name() {
     let shown = |endpoint: &str, address: &str| {
         Replica { endpoint: uri(endpoint), address: address.parse().unwrap() }.to_string()
     };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use damper_core::Faults;
-use damper_endpoint::{Access, Opening, Said, Speaker, Token, address};
+use damper_endpoint::{Access, AccessSettings, Opening, Speaker, Token, address};
 use http::Uri;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -112,8 +112,15 @@ fn settle(args: &ServerArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<(Ve
             Err(problem) => faults.add("--server", not_an_address(&problem)),
         }
     }
-    let given =
-        Said { ca_file, cert_file, key_file, server_name, token: None, token_file, allow_plaintext: false };
+    let given = AccessSettings {
+        ca_file,
+        cert_file,
+        key_file,
+        server_name,
+        token: None,
+        token_file,
+        allow_plaintext: false,
+    };
     let access = Access::resolve(given, Speaker::CommandLine, &servers, env, &mut faults);
     match faults.is_empty() {
         true => Ok((servers.into_iter().map(|(_, uri)| uri).collect(), access)),

@@ -244,7 +244,7 @@ mod tests {
     use std::io;
 
     use damper_core::Faults;
-    use damper_endpoint::{Said, Speaker};
+    use damper_endpoint::{AccessSettings, Speaker};
     use tonic_types::{ErrorDetails, FieldViolation};
 
     use super::*;
@@ -312,7 +312,8 @@ mod tests {
             let env =
                 |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, said)| (*said).to_owned());
             let mut faults = Faults::none();
-            let access = Access::resolve(Said::default(), Speaker::CommandLine, &[], &env, &mut faults);
+            let access =
+                Access::resolve(AccessSettings::default(), Speaker::CommandLine, &[], &env, &mut faults);
             assert!(faults.is_empty());
             let error = failure(&Peer { access, ..peer() }, &status, &as_is);
             assert_eq!(error.code(), 77);

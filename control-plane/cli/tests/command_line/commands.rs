@@ -138,7 +138,7 @@ fn explain_shows_winner_loser_and_bound() {
     assert_eq!(json["winner"]["key"]["caller_service"], "checkout");
     assert_eq!(json["bound"]["max_attempts"], 4);
     let other = server.run(&["explain", "x", "default", "y", "p.S/M"]).ok();
-    assert!(other.contains("no process has reported a call on this route"), "{other}");
+    assert!(other.contains("no client has reported a call on this route"), "{other}");
     assert!(other.contains("rule    none"), "{other}");
 }
 

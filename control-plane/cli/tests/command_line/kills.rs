@@ -226,7 +226,7 @@ fn tables_warn_of_kills_in_force() {
     // Programs read what they asked for and nothing else.
     assert!(!server.run(&["rules", "list", "-o", "json"]).err.contains("in force"));
     let explained = server.run(&["explain", "checkout", "default", KEY[2], KEY[3]]).ok();
-    assert!(explained.contains("goes before every rule: nothing is retried or hedged"), "{explained}");
+    assert!(explained.contains("overrides every rule: nothing is retried or hedged"), "{explained}");
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn a_token_that_ends_soon_is_a_finding() {
     let found = ending(&[]);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0]["subject"].as_str().unwrap().starts_with("orders ("), "{found:?}");
-    assert!(found[0]["message"].as_str().unwrap().starts_with("role agent, ends in 9 days"), "{found:?}");
+    assert!(found[0]["message"].as_str().unwrap().starts_with("role agent, expires in 9 days"), "{found:?}");
     assert_eq!((ending(&["--service", "orders"]).len(), ending(&["--service", "far"]).len()), (1, 0));
 }
 
@@ -196,5 +196,5 @@ fn a_server_that_asks_for_tokens_and_has_none_does_not_start() {
     let file = folder.path().join("first");
     std::fs::write(&file, "damper_secret").unwrap();
     let told = run(damper().args(serve).arg("--bootstrap-token-file").arg(&file)).failed(78);
-    assert!(told.contains("holds no token") && !told.contains("damper_secret"), "{told}");
+    assert!(told.contains("contains no token") && !told.contains("damper_secret"), "{told}");
 }

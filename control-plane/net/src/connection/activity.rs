@@ -1,7 +1,7 @@
-//! What a connection is doing, as far as its deadlines need to know.
+//! Activity of a connection, as its deadlines need it.
 //!
-//! The socket tells of bytes, requests of their beginning and end; the task that serves the connection asks when to
-//! look again. Nobody is woken for it, so that a byte costs a lock that nobody else wants.
+//! The socket reports bytes; requests report their begin and end. The task that serves the connection polls
+//! the next deadline. No wake-up is needed, so a byte costs one uncontended lock.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,23 +19,23 @@ pub(super) struct Activity(Arc<Mutex<ActivityState>>);
 struct ActivityState {
     /// Requests whose answers have not ended.
     open: usize,
-    /// None before the first request.
+    /// `None` before the first request.
     http1: Option<bool>,
-    /// Since when there is no open request.
+    /// Start of the time without an open request.
     quiet_since: Instant,
-    /// When the first byte came after that.
+    /// Time of the first byte after that.
     spoke_at: Option<Instant>,
-    /// By when the answers that must end in time have to, by number: 0 for the first request.
+    /// Deadlines of responses that must end in time, by request number; 0 is the first request.
     due: BTreeMap<u64, Instant>,
     begun: u64,
 }
 
-/// What to do about a connection.
+/// Next action of a connection's deadlines.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TimeoutAction {
-    /// Ask again then.
+    /// Poll again at this time.
     At(Instant),
-    /// It is over this limit.
+    /// This limit is exceeded.
     Over(Limit),
 }
 
@@ -52,7 +52,7 @@ impl Activity {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// Bytes came.
+    /// Records that bytes arrived.
     pub(super) fn spoke(&self) {
         let mut state = self.state();
         if state.open == 0 && state.spoke_at.is_none() {
@@ -60,8 +60,8 @@ impl Activity {
         }
     }
 
-    /// A request's head came; it is open until the guard is dropped. `within`: it must have been answered, and its answer
-    /// taken, in this time; none = as long as its peer likes.
+    /// Records a request's head. The request is open until the guard is dropped. `within` bounds the
+    /// response, its transfer included; `None`: no limit.
     pub(super) fn begin(&self, http1: bool, within: Option<Duration>) -> OpenRequest {
         let mut state = self.state();
         state.open += 1;
@@ -75,7 +75,7 @@ impl Activity {
         OpenRequest { activity: self.clone(), number }
     }
 
-    /// Which deadline is next, or over.
+    /// Returns the next deadline, or the exceeded one.
     pub(super) fn due(&self, now: Instant, limits: &Limits) -> TimeoutAction {
         let state = self.state();
         if state.open > 0 {
@@ -88,7 +88,7 @@ impl Activity {
         let head = match (state.http1, state.spoke_at) {
             (None, _) => Some(state.quiet_since),
             (Some(true), Some(spoke_at)) => Some(spoke_at),
-            // HTTP/2 speaks between requests too; its heads arrive whole or the connection is idle.
+            // HTTP/2 also sends frames between requests; its heads arrive whole or the connection is idle.
             (Some(true), None) | (Some(false), _) => None,
         };
         let head = head.map(|since| (since + limits.request_head_within, Limit::RequestHead));
@@ -96,7 +96,7 @@ impl Activity {
         if at <= now {
             return TimeoutAction::Over(limit);
         }
-        // The next head may begin, and be over time, before the connection has been idle for long.
+        // The next head may begin, and time out, before the idle limit.
         TimeoutAction::At(at.min(now + limits.request_head_within))
     }
 
@@ -130,7 +130,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_request_is_awaited_for_a_short_time_and_the_next_for_a_long_one() {
+    async fn first_request_has_a_shorter_timeout_than_later_ones() {
         let limits = Limits::default();
         let activity = Activity::new(Instant::now());
         assert_eq!(activity.due(Instant::now(), &limits), TimeoutAction::At(Instant::now() + 10 * S));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_is_to_be_answered_in_time_does_not_keep_its_connection_for_longer() {
+    async fn unary_request_keeps_its_connection_within_its_timeout() {
         let limits = Limits::default();
         let activity = Activity::new(Instant::now());
         let _long = activity.begin(false, None);

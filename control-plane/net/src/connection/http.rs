@@ -1,9 +1,9 @@
-//! HTTP over one connection until it ends: by its peer, a deadline, a goodbye or a cut.
+//! Serves HTTP over one connection until the peer, a deadline, a GOAWAY or a cut ends it.
 //!
-//! hyper serves; what it would do by itself is set expressly. Its protections against what HTTP/2 makes cheap for the
-//! peer and dear for us: streams that are reset before they are taken (`MAX_PENDING_RESETS`), streams that we have to
-//! reset ("made you reset", `MAX_FORCED_RESETS`); heads over their size or number of CONTINUATION frames end the
-//! connection in h2; answers to PING and SETTINGS are held one at a time, so that a flood of them waits in the peer's
+//! Sets hyper's defaults explicitly. Protects against HTTP/2 frames that are cheap for the peer and expensive
+//! here: streams reset before they are accepted (`MAX_PENDING_RESETS`) and streams that the server must reset
+//! ("made you reset", `MAX_FORCED_RESETS`). h2 ends a connection whose head is too large or has too many
+//! CONTINUATION frames. It holds one answer to PING and SETTINGS at a time, so a flood waits in the peer's
 //! own socket.
 
 use std::convert::Infallible;
@@ -31,28 +31,28 @@ use crate::connection::listener::Listener;
 use crate::limits::Limiter;
 use crate::limits::{Limit, Limits};
 
-/// Of a request's head, over HTTP/1.1 and HTTP/2.
+/// Limit of a request's head, for HTTP/1.1 and HTTP/2.
 const MAX_HEAD_BYTES: u32 = 16 << 10;
 const MAX_HEADERS: usize = 100;
 const MAX_PENDING_RESETS: usize = 20;
 const MAX_FORCED_RESETS: usize = 256;
-/// What waits to be taken, per stream and of all streams of a connection.
+/// Receive windows, per stream and per connection.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
-/// What waits to be sent per stream.
+/// Send buffer per stream.
 const MAX_SEND_BYTES: usize = 64 << 10;
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
-/// What a peer that is over a deadline is left to go in peace.
+/// Time between GOAWAY and the cut, for a peer that exceeded a deadline.
 const GO_WITHIN: Duration = Duration::from_secs(1);
 
-/// How connections are served; one for all.
+/// Returns the protocol settings that all connections share.
 pub(super) fn protocol(limits: &Limits) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        // Ours tells a slow head from a connection that is kept for later.
+        // `Activity` distinguishes a slow head from a connection kept for later.
         .header_read_timeout(None)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD_BYTES as usize)
@@ -98,14 +98,14 @@ pub(super) async fn serve(
         }
     });
     tokio::select! {
-        ended = &mut connection => told(ended),
+        ended = &mut connection => log_end(ended),
         () = cut.cancelled() => {}
         limit = &mut told_to_go => {
             connection.as_mut().graceful_shutdown();
             let is_over_time = matches!(limit, Some(Limit::RequestHead | Limit::IdleConnection | Limit::UnaryDeadline));
             let go_by = is_over_time.then(|| Instant::now() + GO_WITHIN);
             tokio::select! {
-                ended = &mut connection => told(ended),
+                ended = &mut connection => log_end(ended),
                 () = cut.cancelled() => {}
                 () = until(go_by) => {}
             }
@@ -113,13 +113,13 @@ pub(super) async fn serve(
     }
 }
 
-/// Ends when the connection is over a deadline; counts it.
+/// Resolves when the connection exceeds a deadline, and counts the hit.
 async fn deadline(activity: Activity, limiter: &Limiter) -> Limit {
     loop {
         match activity.due(Instant::now(), limiter.limits()) {
             TimeoutAction::At(at) => sleep_until(at).await,
             TimeoutAction::Over(limit) => {
-                // A connection that is done with is no offence.
+                // An idle connection is no offence.
                 limiter.hit(limit);
                 return limit;
             }
@@ -134,9 +134,9 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-fn told(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection failed");
+        tracing::debug!(%error, "connection failed");
     }
 }
 
@@ -151,7 +151,7 @@ async fn answer(
     Ok(answer.map(|body| TrackedBody { body, _open: open }))
 }
 
-/// The body of an answer; while it lives the request is open.
+/// Response body; its request is open while it lives.
 struct TrackedBody {
     body: Body,
     _open: OpenRequest,

@@ -1,4 +1,4 @@
-//! The bytes of a connection, encrypted or not, and word to its [`Activity`] when some come.
+//! Byte stream of a connection, plain or TLS, which reports received bytes to its [`Activity`].
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! One port: accepts connections as long as there is room, and carries each through its handshake.
+//! Listener of one port: accepts connections up to the limit and runs each handshake.
 
 use std::future::pending;
 use std::io;
@@ -39,27 +39,27 @@ const WRONG_SCHEME: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/pla
     connection: close\r\ncontent-length: 33\r\n\r\nthis port speaks TLS: use https\r\n\n";
 const SAY_WITHIN: Duration = Duration::from_secs(1);
 
-/// What connections of one port are served with.
+/// Listener configuration of one port.
 #[derive(Clone)]
 pub struct Listener {
     /// The services.
     pub routes: Router,
-    /// None = not encrypted.
+    /// TLS; `None`: plaintext.
     pub tls: Option<Arc<TlsReloader>>,
     /// The limits.
     pub limiter: Limiter,
     /// Counts connections and failures.
     pub counters: Counters,
-    /// How long a request may take whose answer does not go on, and health that is watched.
+    /// Time limits of requests by kind of answer.
     pub patience: RequestTimeouts,
-    /// No more connections; those that are there finish what they do.
+    /// Stops accepting; open connections finish their requests.
     pub stopping: CancellationToken,
-    /// Ends all connections.
+    /// Closes all connections.
     pub cut: CancellationToken,
 }
 
 impl Listener {
-    /// Serves until it is told to stop and the last connection has ended.
+    /// Serves until it is stopped and the last connection has ended.
     pub async fn serve(self, listener: TcpListener) {
         let tracker = TaskTracker::new();
         let protocol = Arc::new(protocol(self.limiter.limits()));
@@ -114,7 +114,7 @@ impl Listener {
         }
     }
 
-    /// Waits for the first byte and shakes hands.
+    /// Waits for the first byte, then runs the handshake.
     async fn open(&self, stream: TcpStream, address: SocketAddr) -> Option<Opened> {
         let limits = self.limiter.limits();
         let mut first = [0];
@@ -138,7 +138,7 @@ impl Listener {
             Ok(Ok(stream)) => Some(Opened::encrypted(stream, trust)),
             Ok(Err(error)) => {
                 self.failed(address, HandshakeFailure::of(&error));
-                tracing::debug!(%address, %error, "a TLS handshake failed");
+                tracing::debug!(%address, %error, "TLS handshake failed");
                 None
             }
             Err(_) => {
@@ -175,7 +175,7 @@ impl Opened {
     }
 }
 
-/// Tells somebody who took the scheme for http.
+/// Answers a plaintext request on a TLS port.
 async fn refuse_plaintext(mut stream: TcpStream, first: u8) {
     if first.is_ascii_uppercase() {
         let _ = timeout(SAY_WITHIN, stream.write_all(WRONG_SCHEME)).await;
@@ -183,8 +183,8 @@ async fn refuse_plaintext(mut stream: TcpStream, first: u8) {
     }
 }
 
-/// The next connection. One that failed while it was set up is its own affair; a machine out of sockets gets
-/// time to recover.
+/// Accepts the next connection. Ignores connections that failed during setup; pauses when the machine is out
+/// of sockets.
 async fn accept(listener: &TcpListener, limiter: &Limiter) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
@@ -200,7 +200,7 @@ async fn accept(listener: &TcpListener, limiter: &Limiter) -> (TcpStream, Socket
                 ) => {}
             Err(error) => {
                 if let Some(left_out) = limiter.line(Line::NotAccepted) {
-                    tracing::warn!(%error, left_out, "no connection can be accepted");
+                    tracing::warn!(%error, left_out, "accepting a connection failed");
                 }
                 sleep(Duration::from_millis(100)).await;
             }

@@ -1,10 +1,10 @@
-//! Accepted connections: who is at the other end, and a way to cut one off.
+//! Accepted connections: identity of the peer, and a handle that cuts a connection.
 //!
-//! A connection goes from [`port`] (accepting, counting) through the handshake to [`serving`] (HTTP, deadlines). Each
-//! is a task of its own from the start, so that none waits for another's handshake. A peer that stops reading leaves
-//! its streams where no message can reach them: HTTP/2 asks for no more data, so not even an error can be sent.
-//! Cutting the connection is the only way to be rid of it; each request carries a handle that does it. The same handle
-//! ends what outlasts the drain time on shutdown.
+//! [`listener`] accepts and counts connections, runs the handshake and passes them to [`http`], which
+//! enforces deadlines. Each connection is a task from the start, so none waits for another's handshake. A
+//! peer that stops reading blocks HTTP/2 flow control, so not even an error can be sent on its streams. Only
+//! a cut ends such a connection; each request carries the handle for it. The same handle closes connections
+//! after the drain time at shutdown.
 
 mod activity;
 mod http;
@@ -21,28 +21,28 @@ pub use self::listener::Listener;
 use crate::limits::{LimitExceeded, Limiter, QuotaPermit};
 use crate::tls::ClientNames;
 
-/// What each request knows of the connection it came over.
+/// Connection of a request.
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
     /// The address of the peer.
     pub address: SocketAddr,
     /// The connection is encrypted by this server.
     pub tls: bool,
-    /// The names in the client's certificate, which was verified; none where it showed none.
+    /// Names in the verified client certificate; `None` if the client showed none.
     pub certificate: Option<Arc<ClientNames>>,
     cut: CancellationToken,
     goodbye: CancellationToken,
     counted: Arc<Mutex<ConnectionPermits>>,
 }
 
-/// How long a request may keep its connection, the taking of its answer included.
+/// Time limits of requests, the transfer of the answer included.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestTimeouts {
-    /// Whatever is answered once.
+    /// For paths with one answer.
     pub answered_within: Duration,
-    /// Health that is watched: nobody is asked who they are.
+    /// For health watches, which need no authentication.
     pub watched_within: Duration,
-    /// The kind of answer of a path.
+    /// Returns the kind of answer of a path.
     pub kind: fn(&str) -> AnswerKind,
 }
 
@@ -68,12 +68,13 @@ impl RequestTimeouts {
     }
 }
 
-/// For whom a connection is counted.
+/// Quotas that count a connection.
 #[derive(Debug)]
 struct ConnectionPermits {
-    /// As one of its address that has proven nothing; none once it has, or where nobody is asked to.
+    /// Quota of addresses without a proven identity; `None` once the identity is known, or if authentication
+    /// is off.
     newcomer: Option<QuotaPermit>,
-    /// For an identity.
+    /// Quota of the identity.
     registered: Option<QuotaPermit>,
 }
 
@@ -83,8 +84,8 @@ impl ConnectionInfo {
         self.cut.cancel();
     }
 
-    /// Counts the connection for an identity, that of its first request; of the first one that proves who asks, if there
-    /// is one. Over the limit the connection takes no more requests.
+    /// Counts the connection for the identity of its first request, or of its first authenticated request. A
+    /// connection over the limit accepts no more requests.
     pub fn belongs_to(
         &self,
         identity: &str,

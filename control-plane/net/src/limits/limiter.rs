@@ -1,7 +1,7 @@
-//! Who has how much: connections in all, per identity and, before any request, per address; reads and writes per
-//! identity.
+//! Limiter: connections in total, per identity and, before the first request, per address; reads and writes
+//! per identity.
 //!
-//! Rates are leaky buckets (GCRA) by the `governor` crate.
+//! Rates are leaky buckets (GCRA) of the `governor` crate.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -20,25 +20,25 @@ use crate::limits::queues::{Line, Lines};
 use crate::limits::quota::{InFlightQuota, QuotaPermit};
 use crate::limits::{Limit, LimitExceeded, Limits, Rate, RequestKind, subscriber};
 
-/// Buckets that are full again are cleared away once in so many requests.
+/// Requests between two removals of full buckets.
 const CLEAR_EVERY: u32 = 4096;
-/// The most open requests of all that have proven who asks, clients not counted.
+/// Open requests with a proven identity, in total, clients not counted.
 const MAX_OPEN_REQUESTS: usize = 256;
-/// More of them for kills, their ends, and replicas that follow this one. Other requests cannot take these places.
+/// Additional places for kills, unkills and peers that follow this replica. Other requests cannot use them.
 const MAX_OPEN_URGENT: usize = 32;
-/// The same of those that have not: health, the page's files, signing in.
+/// Open requests without a proven identity: health, files of the web UI, sign-in.
 const MAX_OPEN_VISITS: usize = 512;
 
-/// The most exports and audit logs at the same time, and those of one identity: each holds the keys of all rules, or a
-/// page of changes.
+/// Open exports and audit logs in total and per identity. Each holds the keys of all rules or a page of
+/// changes.
 const MAX_EXPORTS: usize = 8;
 const MAX_EXPORTS_PER_IDENTITY: usize = 4;
 const EXPORT_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// An open request that is counted.
+/// Permit of an open request.
 pub type Opened = (OwnedSemaphorePermit, Option<QuotaPermit>);
 
-/// The counts of one server; clones share them.
+/// Counts of one server. Clones share them.
 #[derive(Clone)]
 pub struct Limiter(Arc<LimiterState>);
 
@@ -104,12 +104,12 @@ impl Limiter {
         self.0.counters.hit(limit);
     }
 
-    /// Whether a line that a peer caused goes into the log: the number of those that were left out before it.
+    /// Returns the number of log lines left out before this one; `None` if this one must be left out too.
     pub fn line(&self, line: Line) -> Option<u64> {
         self.0.lines.due(line, Instant::now())
     }
 
-    /// Room for one more connection.
+    /// Takes a connection permit; `None` at the limit.
     pub fn room(&self) -> Option<OwnedSemaphorePermit> {
         let room = self.0.room.clone().try_acquire_owned().ok();
         if room.is_none() {
@@ -118,7 +118,7 @@ impl Limiter {
         room
     }
 
-    /// Room for one more connection of an address until its first request.
+    /// Takes a permit for a connection of an address that has made no request yet; `None` at the limit.
     pub fn newcomer(&self, address: IpAddr) -> Option<QuotaPermit> {
         let newcomer = self.0.new_connections.take(&subscriber(address).to_string());
         if newcomer.is_none() {
@@ -127,7 +127,7 @@ impl Limiter {
         newcomer
     }
 
-    /// Counts a connection for an identity until what is returned is dropped.
+    /// Counts a connection for an identity until the permit is dropped.
     pub fn register(&self, identity: &str) -> Result<QuotaPermit, LimitExceeded> {
         self.0.connections.take(identity).ok_or_else(|| {
             let most = self.0.limits.max_connections_per_identity;
@@ -136,8 +136,8 @@ impl Limiter {
         })
     }
 
-    /// Room for one more client, until what is returned is dropped. One connection can carry many, so they are
-    /// counted too, and held to as many as there may be connections.
+    /// Counts a client until the permits are dropped. One connection can carry many clients, so they have a
+    /// limit of their own, equal to that of connections.
     pub fn stream(&self, identity: &str) -> Result<(OwnedSemaphorePermit, QuotaPermit), LimitExceeded> {
         let over = |limit, text| LimitExceeded { limit, text, retry_after: None };
         let room = self.0.stream_room.clone().try_acquire_owned().map_err(|_| {
@@ -151,7 +151,8 @@ impl Limiter {
         Ok((room, own))
     }
 
-    /// Counts an open request of an identity, until what is returned is dropped. `is_proven`: it is known who asks.
+    /// Counts an open request of an identity until the permit is dropped. `is_proven`: the identity was
+    /// authenticated.
     pub fn open(&self, identity: &str, is_proven: bool) -> Result<Opened, LimitExceeded> {
         let (room, most) = match is_proven {
             true => (&self.0.request_room, MAX_OPEN_REQUESTS),
@@ -165,12 +166,12 @@ impl Limiter {
         Ok((place(room, most)?, Some(own)))
     }
 
-    /// The same of an urgent request for which [`Self::open`] has no room. The caller's role was checked before.
+    /// Counts an urgent request if [`Self::open`] is at its limit. The caller's role was checked before.
     pub fn open_urgent(&self) -> Result<Opened, LimitExceeded> {
         Ok((place(&self.0.urgent_room, MAX_OPEN_URGENT)?, None))
     }
 
-    /// Room for one more export or audit log, until what is returned is dropped.
+    /// Counts an open export or audit log until the permit is dropped.
     pub fn export(&self, identity: &str) -> Result<Opened, LimitExceeded> {
         let over = |who: &str, most: usize| {
             let text =
@@ -183,12 +184,12 @@ impl Limiter {
         Ok((room.map_err(|_| over("there are", MAX_EXPORTS))?, Some(own)))
     }
 
-    /// The bytes of messages that have come in part.
+    /// Returns the quota of incomplete messages.
     pub fn partial(&self) -> &Partial {
         &self.0.partial
     }
 
-    /// Lets one request of an identity in, or says when to ask again.
+    /// Admits one request of an identity. Errors with the time to wait at the rate limit.
     pub fn admit(&self, identity: &str, class: RequestKind) -> Result<(), LimitExceeded> {
         let inner = &*self.0;
         let (buckets, limit, rate, what) = match class {
@@ -209,7 +210,7 @@ impl Limiter {
     }
 }
 
-/// A place among the open requests.
+/// Takes a permit of an open request.
 fn place(room: &Arc<Semaphore>, most: usize) -> Result<OwnedSemaphorePermit, LimitExceeded> {
     room.clone().try_acquire_owned().map_err(|_| {
         let text = format!("{most} requests are open, and no more are allowed");
@@ -218,7 +219,7 @@ fn place(room: &Arc<Semaphore>, most: usize) -> Result<OwnedSemaphorePermit, Lim
 }
 
 impl Limiter {
-    /// Takes so many bytes of what an identity may write, or says when to ask again.
+    /// Admits bytes that an identity writes. Errors with the time to wait at the rate limit.
     pub fn admit_bytes(&self, identity: &str, bytes: usize) -> Result<(), LimitExceeded> {
         let Rate { per_second, burst } = self.0.limits.written_kib;
         let kib = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX).min(burst.get());
@@ -230,7 +231,7 @@ impl Limiter {
                     format!("{identity} writes more than {per_second} KiB a second ({burst} KiB at once)");
                 Err(LimitExceeded { limit: Limit::WrittenBytes, text, retry_after })
             }
-            // It is no more than the bucket holds.
+            // `kib` never exceeds the burst.
             _ => Ok(()),
         }
     }
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_has_its_connections_until_they_end_and_leaves_nothing_behind() {
+    fn identity_without_connections_leaves_no_entry() {
         let limiter = limiter(2, 1);
         let first = limiter.register("a").unwrap();
         let _second = limiter.register("a").unwrap();
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_has_only_so_many_connections_without_a_request() {
+    fn connections_without_a_request_are_limited_per_address() {
         let (limiter, hits) = counting(2, 1, Limit::NewConnectionsPerAddress);
         let of = |address: &str| limiter.newcomer(address.parse().unwrap());
         let first = of("10.0.0.1").unwrap();
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_writes_so_many_bytes_and_a_large_write_takes_them_all() {
+    fn written_bytes_are_limited_and_a_large_write_takes_all() {
         let rate = Rate { per_second: NonZeroU32::MIN, burst: NonZeroU32::new(100).unwrap() };
         let limiter = Limiter::new(Limits { written_kib: rate, ..Limits::default() }, LimitCounters::noop());
         limiter.admit_bytes("a", 60 << 10).unwrap();

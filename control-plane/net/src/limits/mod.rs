@@ -1,9 +1,10 @@
-//! How much the ports bear, and what happens beyond.
+//! Limits of connections and requests.
 //!
-//! Every limit has a default that no honest use comes near, can be set, and is counted when it is hit
-//! (`damper_limit_hits_total`), so that an operator sees which one to raise or whom to stop. A request over a limit is
-//! answered RESOURCE_EXHAUSTED; a connection over one is closed. [`Limiter`] keeps the counts per identity,
-//! [`layer`] applies the limits of requests; what a method is stands where access says what it needs.
+//! Each limit has a default well above normal use, can be configured, and counts its hits
+//! (`damper_limit_hits_total`), so an operator sees which one to raise or which client to stop. A request
+//! over a limit fails with RESOURCE_EXHAUSTED; a connection over a limit is closed. [`Limiter`] keeps the
+//! counts per identity. The server's auth layer applies the limits of requests and defines the kind of each
+//! method.
 
 mod counters;
 mod exceeded;
@@ -22,7 +23,7 @@ pub use self::limiter::{Limiter, Opened};
 pub use self::queues::{Line, shortened};
 pub use self::quota::QuotaPermit;
 
-/// What a method does to what the server keeps.
+/// Effect of a method on the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
     /// Reads only.
@@ -31,27 +32,27 @@ pub enum RequestKind {
     Write,
 }
 
-/// The limits of connections and requests, as far as they can be set.
+/// Configurable limits of connections and requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// How long a new connection may stay silent. Default 10 s.
     pub first_byte_within: Duration,
     /// How long a TLS handshake may take. Default 10 s.
     pub handshake_within: Duration,
-    /// How long the head of a connection's first request may take from then on, and over HTTP/1.1 the head of each
-    /// later one from its first byte. Default 10 s.
+    /// How long the head of a connection's first request may take from then on, and over HTTP/1.1 the head of
+    /// each later one from its first byte. Default 10 s.
     pub request_head_within: Duration,
     /// How long a connection may be open without any open request. Default 5 min.
     pub idle_connection_after: Duration,
-    /// The most connections of the port, and the most clients. Default 4,000, which fit 512 MiB. Each takes an open file,
-    /// of which the system must allow as many and a few more.
+    /// Connections of the port, and clients. Default 4,000, which fit 512 MiB. Each needs a file descriptor,
+    /// so the system's limit must be slightly higher.
     pub max_connections: usize,
-    /// The most connections of one identity: a token, a certificate's name, or an address without either. Default
-    /// 2,000.
+    /// The most connections of one identity: a token, a certificate's name, or an address without either.
+    /// Default 2,000.
     pub max_connections_per_identity: usize,
     /// The most connections of one address that have not made a request yet. Default 1,000.
     pub max_new_connections_per_address: usize,
-    /// The most requests of one identity that are open at the same time, clients aside. Default 64.
+    /// Open requests of one identity, clients not counted. Default 64.
     pub max_open_requests_per_identity: usize,
     /// The most open requests of one HTTP/2 connection. Default 256.
     pub max_streams_per_connection: u32,
@@ -61,8 +62,8 @@ pub struct Limits {
     pub reads: Rate,
     /// How many writes. Default 200 a second, 500 at once.
     pub writes: Rate,
-    /// How many KiB of keys and values an identity may write, kills and removals not counted. Default 1 MiB a second,
-    /// 64 MiB at once; a larger write takes what there is at once.
+    /// How many KiB of keys and values an identity may write, kills and removals not counted. Default 1 MiB a
+    /// second, 64 MiB at once; a larger write takes what there is at once.
     pub written_kib: Rate,
 }
 
@@ -82,7 +83,7 @@ impl Limits {
     }
 }
 
-/// How many requests are let through: a bucket of `burst` that fills at `per_second`.
+/// Rate limit: a bucket of `burst` that fills at `per_second`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// How many a second in the long run.
@@ -92,7 +93,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// More than anybody makes: no limit.
+    /// No limit in practice.
     pub const UNLIMITED: Self = Self { per_second: NonZeroU32::MAX, burst: NonZeroU32::MAX };
 }
 
@@ -114,7 +115,7 @@ impl Default for Limits {
             max_streams_per_connection: 256,
             max_message_bytes: 1 << 20,
             reads: rate(2_000, 10_000),
-            // Below half of what the writer lets wait, so that nobody alone fills it.
+            // Below half of the writer's queue, so no single identity fills it.
             writes: rate(200, 500),
             written_kib: rate(1 << 10, 64 << 10),
         }
@@ -247,7 +248,7 @@ impl Limit {
     }
 }
 
-/// Of an IPv6 address the network that one subscriber has.
+/// Returns an IPv4 address as it is, and the /64 network of an IPv6 address.
 #[must_use]
 pub fn subscriber(address: IpAddr) -> IpAddr {
     match address.to_canonical() {

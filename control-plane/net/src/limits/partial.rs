@@ -1,8 +1,8 @@
-//! Messages that have come in part: how much of them is held, and for how long.
+//! Quota of incomplete messages: bytes and time.
 //!
-//! A message waits in memory until its last byte is there, in as many bytes as its head declares. So the length of messages
-//! that are not whole is counted, per identity and in all, and each message must be whole within a time. Whole messages
-//! are not counted: they are taken at once.
+//! A message waits in memory until its last byte, in a buffer of its declared length. So the length of
+//! incomplete messages is counted per identity and in total, and each message must be complete within
+//! [`WITHIN`]. Complete messages are not counted; the service takes them at once.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -18,15 +18,15 @@ use tonic::Status;
 
 use crate::limits::{Limit, LimitExceeded};
 
-/// The most bytes of messages in part, of one identity and of all.
+/// Bytes of incomplete messages, per identity and in total.
 pub(super) const MOST_OF_ONE: usize = 8 << 20;
 pub(super) const MOST: usize = 32 << 20;
-/// How long a message may take from its first byte to its last.
+/// Time from the first to the last byte of a message.
 const WITHIN: Duration = Duration::from_secs(30);
-/// What goes before a message: a flag and its length.
+/// Length of a gRPC message's head: a flag and the length.
 const HEAD: usize = 5;
 
-/// What is held of messages in part; clones share it.
+/// Held bytes of incomplete messages. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Partial(Arc<Mutex<Held>>);
 
@@ -37,14 +37,14 @@ struct Held {
 }
 
 impl Partial {
-    /// The body of a request, measured while it comes.
+    /// Wraps the body of a request to measure its messages.
     pub fn measured(&self, body: Body, identity: String) -> Body {
         let share = Share { partial: self.clone(), identity, bytes: 0 };
         Body::new(Measured { body, share, message: Message::default(), due: None })
     }
 }
 
-/// What one request holds.
+/// Bytes that one request holds.
 struct Share {
     partial: Partial,
     identity: String,
@@ -52,7 +52,7 @@ struct Share {
 }
 
 impl Share {
-    /// Moves on to so many bytes; false if they are too many.
+    /// Sets the held bytes; false if they exceed the limit.
     fn set(&mut self, bytes: usize) -> bool {
         if bytes == self.bytes {
             return true;
@@ -81,7 +81,7 @@ impl Drop for Share {
     }
 }
 
-/// Where in its messages a body is.
+/// Position of a body within its messages.
 #[derive(Debug, Default)]
 struct Message {
     head: [u8; HEAD],
@@ -90,7 +90,8 @@ struct Message {
 }
 
 impl Message {
-    /// What the message that has begun takes in memory; no reader waits for one that is far too long.
+    /// Returns the memory that the current message takes. A reader rejects a far too long one without
+    /// buffering it.
     fn held(&self) -> usize {
         match self.came {
             HEAD.. => Some(self.whole()).filter(|whole| *whole <= MOST_OF_ONE).unwrap_or(self.came),
@@ -98,13 +99,13 @@ impl Message {
         }
     }
 
-    /// How long it is, once its head has come.
+    /// Returns the message's length once its head is complete.
     fn whole(&self) -> usize {
         let [_, length @ ..] = self.head;
         HEAD + u32::from_be_bytes(length) as usize
     }
 
-    /// Goes on by some bytes; true if they end a message or begin one.
+    /// Advances by some bytes; true if they end or begin a message.
     fn go_on(&mut self, mut bytes: &[u8]) -> bool {
         let mut turns = self.came == 0;
         while bytes.has_remaining() {
@@ -131,7 +132,7 @@ struct Measured {
     body: Body,
     share: Share,
     message: Message,
-    /// By when the message that has begun must be whole.
+    /// Deadline of the current message.
     due: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,6 +1,6 @@
-//! The log lines that peers can cause: a few of each kind in a while, then only a count of the others.
+//! Rate limit of log lines that peers can cause: a few of each kind per period, then only their number.
 //!
-//! A peer needs no credential for most of them, and a log fills the disk that the store may lie on.
+//! Most of them need no credential, and a log can fill the disk of the store.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -13,16 +13,16 @@ const WHILE: Duration = Duration::from_secs(60);
 /// The most characters of a text that the peer chose.
 const TEXT_CHARS: usize = 200;
 
-/// A kind of line.
+/// Kind of a log line.
 #[derive(Clone, Copy, Debug)]
 pub enum Line {
-    /// A request without the right credential.
+    /// A request without a valid credential.
     Denied,
-    /// A browser's request from another site.
+    /// A cross-origin browser request.
     ForeignSite,
-    /// A service whose credential is known and does not let it in.
+    /// A rejected service with a known credential.
     DeniedService,
-    /// A service with no credential that is known.
+    /// A rejected service without a known credential.
     DeniedStranger,
     /// A peer that does not read.
     SlowReader,
@@ -34,11 +34,11 @@ pub enum Line {
 
 const KINDS: usize = Line::Untrusted as usize + 1;
 
-/// The lines of one server.
+/// Counts of one server.
 #[derive(Debug)]
 pub(super) struct Lines([Mutex<Written>; KINDS]);
 
-/// The lines of one kind since a moment.
+/// Counts of one kind in the current period.
 #[derive(Debug)]
 struct Written {
     since: Instant,
@@ -51,7 +51,8 @@ impl Lines {
         Self([(); KINDS].map(|()| Mutex::new(Written { since: now, lines: 0, left_out: 0 })))
     }
 
-    /// Returns the number of lines that were left out before this one; `None` if this one must be left out too.
+    /// Returns the number of lines that were left out before this one; `None` if this one must be left out
+    /// too.
     pub(super) fn due(&self, line: Line, now: Instant) -> Option<u64> {
         let mut written = self.0[line as usize].lock().unwrap_or_else(PoisonError::into_inner);
         if now.saturating_duration_since(written.since) >= WHILE {
@@ -66,7 +67,7 @@ impl Lines {
     }
 }
 
-/// The beginning of a text that a peer chose.
+/// Returns the beginning of a text that a peer chose.
 pub fn shortened(text: &str) -> String {
     text.chars().take(TEXT_CHARS).collect()
 }

@@ -1,6 +1,6 @@
-//! How many of something each has at once, up to a bound, until it is given back.
+//! Quota of concurrent uses per name.
 //!
-//! Whoever has nothing is forgotten, so that addresses that came once do not stay.
+//! A name without a use takes no memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,12 +18,12 @@ impl InFlightQuota {
         Self { most, held: Arc::default() }
     }
 
-    /// One more for this name until what is returned is dropped; none where it has the most already.
+    /// Takes one use of this name, held until the permit is dropped; `None` at the limit.
     pub(super) fn take(&self, name: &str) -> Option<QuotaPermit> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let count = held.entry(name.to_owned()).or_default();
         if *count >= self.most {
-            // A bound of nothing leaves nothing behind either.
+            // A limit of 0 must leave no entry.
             if *count == 0 {
                 held.remove(name);
             }
@@ -39,7 +39,7 @@ impl InFlightQuota {
     }
 }
 
-/// One that is counted for a name.
+/// Permit of one use.
 pub struct QuotaPermit {
     name: String,
     tally: InFlightQuota,

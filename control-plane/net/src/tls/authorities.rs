@@ -1,7 +1,7 @@
-//! The authorities of client certificates, for connections that were made under earlier ones.
+//! Authorities of client certificates, for connections that were accepted under earlier ones.
 //!
-//! A handshake trusts the authorities of its moment. A connection can outlive them, and its certificate counts for each
-//! of its requests.
+//! A handshake uses the authorities of its time. A connection can outlive them, and its certificate counts
+//! for each of its requests.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 #[derive(Clone, Debug)]
 pub struct Authorities(pub Option<Arc<dyn ClientCertVerifier>>);
 
-/// Follows the authorities from a moment on.
+/// Receiver of later authorities.
 #[derive(Debug)]
 pub struct Trust(pub watch::Receiver<Authorities>);
 
 impl Authorities {
-    /// Whether a certificate is good now; `chain` begins with it.
+    /// Returns true if the current authorities accept a certificate; `chain` begins with it.
     fn trust(&self, chain: &[CertificateDer<'_>]) -> bool {
         match (&self.0, chain) {
             (Some(verifier), [own, others @ ..]) => {
@@ -31,7 +31,7 @@ impl Authorities {
 }
 
 impl Trust {
-    /// Ends when the authorities have changed and no longer vouch for a certificate; never for an empty chain.
+    /// Resolves when changed authorities no longer accept the certificate; never for an empty chain.
     pub async fn lost(mut self, chain: Vec<CertificateDer<'static>>) {
         if chain.is_empty() {
             return pending().await;

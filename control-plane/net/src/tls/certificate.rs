@@ -1,4 +1,4 @@
-//! From when to when a certificate is good, and what is to be said of it.
+//! Validity of a certificate and its warnings.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,20 +6,20 @@ use x509_parser::prelude::X509Certificate;
 use x509_parser::time::ASN1Time;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// So long before its end a certificate or token is warned of: what renews a long one by itself has done so by then.
+/// Time before the end at which a certificate or token is warned of. Automatic renewal happens earlier.
 const TELL_BEFORE: Duration = Duration::from_secs(14 * 24 * 3600);
-/// What is given for no longer than this is renewed by a program. It is warned of when a fifth of its time is left.
+/// Longest lifetime that is renewed automatically. Its warning begins at a fifth of the lifetime.
 const SHORT: Duration = Duration::from_secs(7 * 24 * 3600);
 const TELL_SHARE: u32 = 5;
 
-/// True if what began and ends at these times ends soon.
+/// Returns true if a lifetime ends soon.
 pub fn is_soon(begins: Option<SystemTime>, ends: SystemTime, now: SystemTime) -> bool {
     let whole = begins.and_then(|begin| ends.duration_since(begin).ok());
     let before = whole.filter(|whole| *whole <= SHORT).map_or(TELL_BEFORE, |whole| whole / TELL_SHARE);
     ends <= now + before
 }
 
-/// Ends that can not be told are none.
+/// Validity of a certificate. Unreadable times are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CertificateValidity {
     begins_at: Option<SystemTime>,
@@ -34,22 +34,22 @@ impl CertificateValidity {
         Self { begins_at: time(validity.not_before), ends_at: time(validity.not_after) }
     }
 
-    /// Why it is not good now, in words; none where it is.
+    /// Returns why the certificate is not valid now; `None` if it is.
     pub fn problem(&self, now: SystemTime) -> Option<String> {
-        let said = |at: SystemTime| prost_types::Timestamp { nanos: 0, ..at.into() };
+        let text = |at: SystemTime| prost_types::Timestamp { nanos: 0, ..at.into() };
         match *self {
             Self { ends_at: Some(at), .. } if at <= now => {
-                Some(format!("the certificate was good until {} only; clients refuse it", said(at)))
+                Some(format!("the certificate expired at {}; clients reject it", text(at)))
             }
             Self { begins_at: Some(at), .. } if at > now => Some(format!(
-                "the certificate is good from {} on only; clients refuse it until then",
-                said(at)
+                "the certificate is not valid before {}; clients reject it until then",
+                text(at)
             )),
             _ => None,
         }
     }
 
-    /// The same, or that it ends soon.
+    /// Returns [`Self::problem`], or that the certificate expires soon.
     pub fn warning(&self, now: SystemTime) -> Option<String> {
         let soon = self.ends_at.filter(|at| is_soon(self.begins_at, *at, now));
         let ending = soon.map(|at| {
@@ -60,13 +60,13 @@ impl CertificateValidity {
                 days => format!("{days} days"),
             };
             let at = prost_types::Timestamp { nanos: 0, ..at.into() };
-            format!("the certificate is good for {left} more, until {at}")
+            format!("the certificate expires in {left}, at {at}")
         });
         self.problem(now).or(ending)
     }
 }
 
-/// Times that lie before 1970 are as good as none.
+/// Returns `None` for times before 1970.
 fn time(at: ASN1Time) -> Option<SystemTime> {
     let seconds = u64::try_from(at.timestamp()).ok()?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_told_of_before_it_begins_after_it_ended_and_shortly_before() {
+    fn warning_before_validity_near_its_end_and_after_it() {
         let at = |days: u32| SystemTime::UNIX_EPOCH + days * DAY;
         let validity = CertificateValidity { begins_at: Some(at(100)), ends_at: Some(at(200)) };
         assert!(validity.problem(at(99)).unwrap().contains("good from 1970-04-11T00:00:00Z on only"));

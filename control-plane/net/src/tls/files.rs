@@ -1,6 +1,6 @@
-//! Certificates and keys as they are read, and what rustls makes of them.
+//! Certificates and keys as read from files, and their rustls configuration.
 //!
-//! All faults are told at once, each with the setting and the file that it stands in; never with what the file says.
+//! Reports all faults at once, each with its setting and file, never with the contents.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const CERTIFICATE: &str = "tls_cert";
 const KEY: &str = "tls_key";
 const CLIENT_CA: &str = "tls_client_ca";
 
-/// The texts, as they lie in files and settings.
+/// PEM texts from files and settings.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct TlsFiles {
     pub certificate: Vec<u8>,
@@ -30,7 +30,7 @@ pub(super) struct TlsFiles {
     pub client_ca: Option<Vec<u8>>,
 }
 
-/// What they come to.
+/// rustls configuration made of the files.
 pub(super) struct LoadedTls {
     pub config: Arc<ServerConfig>,
     pub authorities: Authorities,
@@ -38,7 +38,7 @@ pub(super) struct LoadedTls {
 }
 
 impl TlsFiles {
-    /// Reads what a server was told of.
+    /// Reads the files of the configuration.
     pub(super) fn read(tls: &TlsConfig) -> Result<Self, Vec<String>> {
         let mut faults = Vec::new();
         let mut read = |setting: &str, from: &Pem| match from {
@@ -54,7 +54,7 @@ impl TlsFiles {
         if faults.is_empty() { Ok(Self { certificate, key, client_ca }) } else { Err(faults) }
     }
 
-    /// Makes a server's configuration of it.
+    /// Builds the server configuration.
     pub(super) fn load(&self, tls: &TlsConfig) -> Result<LoadedTls, Vec<String>> {
         let provider = Arc::new(ring::default_provider());
         let mut faults = Vec::new();
@@ -124,7 +124,7 @@ fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     }
     for (n, certificate) in all.iter().enumerate() {
         if X509Certificate::from_der(certificate).is_err() {
-            return Err(format!("certificate {} can not be read", n + 1));
+            return Err(format!("certificate {} cannot be read", n + 1));
         }
     }
     Ok(all)
@@ -140,8 +140,5 @@ fn key(
         }
         _ => "is not PEM text".to_owned(),
     })?;
-    provider
-        .key_provider
-        .load_private_key(read)
-        .map_err(|_| "has a key of a kind that is not known".to_owned())
+    provider.key_provider.load_private_key(read).map_err(|_| "has a key of an unsupported type".to_owned())
 }

@@ -1,25 +1,25 @@
-//! Why a handshake came to nothing, in few words, so that they can be labels of a metric.
+//! Causes of failed handshakes, as labels of a metric.
 
 use std::io;
 
 use tokio_rustls::rustls::{CertificateError, Error, PeerIncompatible};
 
-/// Why a connection to a TLS port is not served.
+/// Cause of a failed handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeFailure {
-    /// It did not begin one.
+    /// The client did not start TLS.
     NotTls,
-    /// No version, cipher or group in common.
+    /// No common version, cipher or group.
     Incompatible,
     /// A client certificate is required.
     NoCertificate,
-    /// The client's certificate is over, or does not begin yet.
+    /// The client's certificate has expired or is not valid yet.
     Expired,
-    /// It is from an authority that is not trusted.
+    /// The client's certificate is of an untrusted authority.
     UnknownAuthority,
-    /// It can not be used for something else.
+    /// The client's certificate is otherwise unusable.
     BadCertificate,
-    /// The client did not like ours.
+    /// The client rejected the server's certificate.
     RefusedByPeer,
     /// Any other cause.
     Other,
@@ -38,7 +38,7 @@ impl HandshakeFailure {
         Self::Other,
     ];
 
-    /// Its name in metrics.
+    /// Returns its label in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotTls => "not_tls",

@@ -1,9 +1,10 @@
-//! TLS of the ports: which certificate they show, and whose certificates they take.
+//! TLS of the listeners: the server's certificate and the verification of client certificates.
 //!
-//! [`Tls`] is what a server is told. [`material`] reads it and makes it into rustls's terms, with all faults at once;
-//! [`keychain`] holds what is in use and changes it when the files change; [`names`] says who a client's certificate
-//! is for, [`validity`] until when one is good, [`authorities`] whether one is still trusted. Sessions are never resumed: a
-//! certificate that is over is found out at the next connection. Key material has no `Debug` that shows it, and rustls's own log is not compiled in.
+//! [`TlsConfig`] is the configuration. [`files`] reads it and reports all faults at once. [`reload`] holds
+//! the certificate in use and replaces it when the files change. [`names`] reads the names of a client's
+//! certificate, [`certificate`] its validity, [`authorities`] whether it is still trusted. Sessions are never
+//! resumed, so an expired certificate is detected at the next connection. Key material has no revealing
+//! `Debug`, and rustls's own log is not compiled in.
 
 mod authorities;
 pub mod certificate;
@@ -23,7 +24,7 @@ pub use self::handshake::HandshakeFailure;
 pub use self::names::ClientNames;
 pub use self::reload::TlsReloader;
 
-/// A PEM text: where it is, or itself.
+/// PEM text, or the file that holds it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Pem {
     /// In this file, which is read again when it changes.
@@ -41,29 +42,29 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// Whether clients must show a certificate.
+/// Whether client certificates are required.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// They may; one that is shown must be valid.
+    /// Optional; a certificate that is shown must be valid.
     #[default]
     Optional,
-    /// They must: a connection without one ends at the handshake.
+    /// Required: a connection without one ends at the handshake.
     Required,
 }
 
 /// TLS 1.2 and 1.3 with this certificate.
 #[derive(Clone, Debug)]
 pub struct TlsConfig {
-    /// The certificate with those between it and its authority.
+    /// Certificate chain without its root.
     pub certificate: Pem,
     /// Its private key: PKCS #8, PKCS #1 or SEC1, not encrypted.
     pub key: Pem,
-    /// The authorities whose client certificates are taken. Default: none are asked for.
+    /// Authorities of client certificates. Default: no certificate is requested.
     pub client_ca: Option<Pem>,
-    /// Whether clients must show one; only with `client_ca`. Default they may.
+    /// Whether a client certificate is required; only with `client_ca`. Default: optional.
     pub client_certificates: ClientCertificates,
-    /// How often the files are looked at. Default 10 s.
-    pub look_again_after: Duration,
+    /// Interval at which the files are read. Default 10 s.
+    pub reload_interval: Duration,
 }
 
 impl TlsConfig {
@@ -75,7 +76,7 @@ impl TlsConfig {
             key,
             client_ca: None,
             client_certificates: ClientCertificates::Optional,
-            look_again_after: Duration::from_secs(10),
+            reload_interval: Duration::from_secs(10),
         }
     }
 }

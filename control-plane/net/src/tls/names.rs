@@ -1,7 +1,6 @@
-//! Who a client certificate is for: its subject alternative names.
+//! Names of a client certificate: its subject alternative names.
 //!
-//! The chain was verified in the handshake; nothing is believed here that was not. The common name is not looked at:
-//! it is free text.
+//! The chain was verified in the handshake. The common name is free text and ignored.
 
 use std::time::SystemTime;
 
@@ -18,12 +17,12 @@ pub struct ClientNames {
     pub uris: Vec<String>,
     /// DNS names; may begin with `*.`.
     pub dns: Vec<String>,
-    /// When the certificate is over; none where it says no time that there is.
+    /// End of the certificate; `None` if it has no representable one.
     pub expires_at: Option<SystemTime>,
 }
 
 impl ClientNames {
-    /// Reads a certificate; what can not be read names nobody.
+    /// Reads a certificate; an unreadable one has no names.
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         let Ok((_, read)) = X509Certificate::from_der(certificate) else { return Self::default() };
         let mut names = Self { expires_at: CertificateValidity::of(&read).ends_at, ..Self::default() };

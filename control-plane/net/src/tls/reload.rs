@@ -1,9 +1,9 @@
-//! What TLS uses now, and how it follows the files.
+//! Certificate in use, reloaded when its files change.
 //!
-//! The files' contents are looked at, not their times or names: a mounted secret changes by swapping a symlink, an
-//! editor by renaming. A connection keeps what it began with, so that a new certificate ends none; it ends if its client's
-//! certificate is of an authority that is gone. What can not be used leaves what is in use; that is logged once per
-//! change, and a metric stays up until the files are good again.
+//! Compares the contents of the files, not their times or names: a mounted secret changes by a swapped
+//! symlink, an editor renames. A connection keeps its certificate, so a reload ends none, unless the client's
+//! certificate is of a removed authority. Invalid files leave the previous ones in use; that is logged once
+//! per change, and a metric stays 1 until the files are valid.
 
 use std::fmt;
 use std::future::pending;
@@ -21,11 +21,12 @@ use crate::tls::certificate::CertificateValidity;
 use crate::tls::files::{LoadedTls, TlsFiles};
 use crate::tls::{Pem, TlsConfig};
 
-/// Files that belong together may be caught between two changes; they are read until they hold still.
+/// Pause between two reads of the files, which may be read between two writes; repeated until both reads
+/// agree.
 const STILL_AFTER: Duration = Duration::from_millis(20);
 const STILL_TRIES: u32 = 50;
 
-/// The certificate, key and authorities in use; every new connection asks.
+/// Certificate, key and authorities in use, for each new connection.
 pub struct TlsReloader {
     tls: TlsConfig,
     current: RwLock<Current>,
@@ -37,7 +38,7 @@ struct Current {
     material: TlsFiles,
     config: Arc<ServerConfig>,
     validity: CertificateValidity,
-    /// Why the files as they are now can not be used instead.
+    /// Why the current files cannot be used.
     refused: Option<String>,
 }
 
@@ -48,71 +49,72 @@ impl fmt::Debug for TlsReloader {
 }
 
 impl TlsReloader {
-    /// Reads everything; all faults at once.
+    /// Reads all files. Errors with all faults.
     pub fn open(tls: TlsConfig, counters: TlsCounters) -> Result<Self, Vec<String>> {
         let material = TlsFiles::read(&tls)?;
         let loaded = material.load(&tls)?;
-        tell(&loaded, &counters);
+        report(&loaded, &counters);
         let LoadedTls { config, authorities, validity } = loaded;
         let current = RwLock::new(Current { material, config, validity, refused: None });
         Ok(Self { tls, current, authorities: watch::Sender::new(authorities), counters })
     }
 
-    /// From when to when the certificate in use is good.
+    /// Returns the validity of the certificate in use.
     pub fn validity(&self) -> CertificateValidity {
         self.current.read().unwrap_or_else(PoisonError::into_inner).validity
     }
 
-    /// Why the files as they are now are not in use; none where they are.
+    /// Returns why the current files are not in use; `None` if they are.
     pub fn refused(&self) -> Option<String> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).refused.clone()
     }
 
-    /// What a new connection is served with.
+    /// Returns the configuration for a new connection.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).config.clone()
     }
 
-    /// The authorities of clients from now on. To be taken before [`Self::config`], so that no change is missed.
+    /// Returns the authorities and their later changes. Call it before [`Self::config`], so that no change is
+    /// missed.
     pub fn trust(&self) -> Trust {
         Trust(self.authorities.subscribe())
     }
 
-    /// The certificate in use and its key, as PEM: what this server shows where it is a client itself.
+    /// Returns the certificate in use and its key as PEM, which this server shows to its peers.
     pub fn own_pem(&self) -> (Vec<u8>, Vec<u8>) {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         (current.material.certificate.clone(), current.material.key.clone())
     }
 
-    /// The authorities of clients, as PEM.
+    /// Returns the authorities of client certificates as PEM.
     pub fn client_ca_pem(&self) -> Option<Vec<u8>> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).material.client_ca.clone()
     }
 
-    /// Follows the files; never ends.
+    /// Reloads the files when they change; never returns.
     pub async fn follow(self: Arc<Self>) {
         let all = [Some(&self.tls.certificate), Some(&self.tls.key), self.tls.client_ca.as_ref()];
         if all.into_iter().flatten().all(|pem| matches!(pem, Pem::Text(_))) {
             return pending().await;
         }
-        let mut again = interval(self.tls.look_again_after);
+        let mut again = interval(self.tls.reload_interval);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut refused = None;
         loop {
             again.tick().await;
-            self.look(&mut refused).await;
+            self.refresh(&mut refused).await;
         }
     }
 
-    /// Looks at the files once. `refused` is what was there when they could not be used.
-    async fn look(&self, refused: &mut Option<Result<TlsFiles, Vec<String>>>) {
+    /// Reads the files once. `refused` holds the last unusable ones.
+    async fn refresh(&self, refused: &mut Option<Result<TlsFiles, Vec<String>>>) {
         let found = self.still().await;
         let is_in_use = {
             let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
             found.as_ref().is_ok_and(|found| *found == current.material)
         };
         if is_in_use {
-            self.tell_refused(None);
+            self.set_refused(None);
             *refused = None;
             return;
         }
@@ -122,22 +124,23 @@ impl TlsReloader {
         let loaded = found.as_ref().map_err(Clone::clone).and_then(|material| material.load(&self.tls));
         match (found, loaded) {
             (Ok(material), Ok(loaded)) => {
-                tell(&loaded, &self.counters);
-                self.tell_refused(None);
+                report(&loaded, &self.counters);
+                self.set_refused(None);
                 self.take(material, loaded);
                 *refused = None;
-                tracing::info!("new connections are served with the changed certificate");
+                tracing::info!("certificate reloaded");
             }
             (found, loaded) => {
                 let faults = loaded.err().unwrap_or_default().join("; ");
-                tracing::error!(faults, "the changed certificate can not be used; the one before stays");
-                self.tell_refused(Some(faults));
+                tracing::error!(faults, "certificate reload failed; keeping the previous certificate");
+                self.set_refused(Some(faults));
                 *refused = Some(found);
             }
         }
     }
 
-    /// Serves new connections with this, and ends those that other authorities vouched for.
+    /// Uses the certificate for new connections and closes those whose client certificates are no longer
+    /// trusted.
     fn take(&self, material: TlsFiles, LoadedTls { config, authorities, validity }: LoadedTls) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let is_other = current.material.client_ca != material.client_ca;
@@ -148,12 +151,12 @@ impl TlsReloader {
         }
     }
 
-    fn tell_refused(&self, why: Option<String>) {
+    fn set_refused(&self, why: Option<String>) {
         self.counters.reload_failing.set(if why.is_some() { 1.0 } else { 0.0 });
         self.current.write().unwrap_or_else(PoisonError::into_inner).refused = why;
     }
 
-    /// The files once two looks in a row find the same.
+    /// Returns the files once two reads agree.
     async fn still(&self) -> Result<TlsFiles, Vec<String>> {
         let mut last = self.read().await;
         for _ in 0..STILL_TRIES {
@@ -181,8 +184,8 @@ impl TlsReloader {
     }
 }
 
-/// Says until when the certificate is good.
-fn tell(loaded: &LoadedTls, counters: &TlsCounters) {
+/// Logs the warning and sets the metrics of a certificate.
+fn report(loaded: &LoadedTls, counters: &TlsCounters) {
     if let Some(ends_at) = loaded.validity.ends_at {
         let seconds = ends_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         counters.certificate_expires_at.set(seconds as f64);

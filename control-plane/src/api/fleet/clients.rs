@@ -1,4 +1,4 @@
-//! The connected clients and what each of them runs on, in pages.
+//! Lists the connected clients and their state, in pages.
 
 use std::sync::Arc;
 
@@ -12,9 +12,10 @@ use crate::push::sessions::Ordered;
 use crate::state::error::ApiError;
 use crate::write::digest::Digest;
 
-/// Of the entries that a client refuses, and of those that are off there, so many are listed; the others are counted.
+/// The most rejected entries, and the most entries off for lack of a feature, listed per client. The others
+/// are counted.
 const LISTED: usize = 20;
-/// The size of a page when none is asked for.
+/// Default page size.
 const DEFAULT_SIZE: u32 = 1000;
 
 pub(crate) async fn list(
@@ -64,7 +65,7 @@ fn page(
     response
 }
 
-/// What a token is good for: the same question only.
+/// Returns the fingerprint that binds a page token to its request.
 fn question(request: &v1::ListClientsRequest) -> u64 {
     let mut digest = Digest::new();
     for name in [&request.service, &request.cluster] {
@@ -76,6 +77,6 @@ fn question(request: &v1::ListClientsRequest) -> u64 {
 
 fn start(question: u64, token: &str) -> Result<Option<Ordered>, ApiError> {
     let Some([service, cluster, instance, number]) = page::start(question, token)? else { return Ok(None) };
-    let number = number.parse().map_err(|_| ApiError::fault("page_token", "not a token of this list"))?;
+    let number = number.parse().map_err(|_| ApiError::fault("page_token", "is not a token of this list"))?;
     Ok(Some(([service, cluster, instance], number)))
 }

@@ -1,9 +1,11 @@
-//! How far the change of a revision has come: proof of delivery, as a stream that ends.
+//! Streams the delivery of a revision until all its clients have acknowledged it.
 //!
-//! The watcher is woken by the hub's events (a client came, went, was sent something, answered) and by the table's,
-//! never by the clock alone; it then takes a census of those whom the change concerns ([`census`]). A census looks at
-//! every client once, so it is taken at most every few milliseconds, however many answers come in between, and told at
-//! most every tenth of a second unless it is the last.
+//! Events of the sessions (connect, disconnect, delivery, acknowledgement) and new snapshots wake the
+//! watcher, never the clock alone. It then takes a census of the clients in the scope of the change
+//! ([`ConvergenceTracker`]).
+//!
+//! A census visits every client, so the interval between two is at least 5 ms. A new state is sent at most
+//! every 100 ms, except for the last one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +25,15 @@ use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 
 const DEFAULT_WITHIN: Duration = Duration::from_secs(30);
-/// How often a census is taken at most, and how often it is told.
-const TAKE_EVERY: Duration = Duration::from_millis(5);
-const TELL_EVERY: Duration = Duration::from_millis(100);
-/// It rests so many times as long as it took.
+/// Shortest intervals between two censuses and between two messages.
+const CENSUS_INTERVAL: Duration = Duration::from_millis(5);
+const SEND_INTERVAL: Duration = Duration::from_millis(100);
+/// The pause after a census, as a multiple of its duration.
 const PAUSE: u32 = 4;
-/// How long the census at the deadline may take. It runs off the runtime, so it is never ready at once.
-const LAST_LOOK: Duration = Duration::from_secs(1);
+/// Longest time for the census at the deadline. It runs off the runtime, so it is never ready at once.
+const LAST_CENSUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What somebody waits for.
+/// The options of a convergence request.
 pub(crate) struct ConvergenceOptions {
     revision: u64,
     share: f64,
@@ -43,23 +45,23 @@ impl ConvergenceOptions {
         let v1::WatchConvergenceRequest { revision, share, within } = request;
         let mut faults = Faults::none();
         if revision == 0 {
-            faults.add("revision", "must be given");
+            faults.add("revision", "is required");
         }
         let share = share.unwrap_or(1.0);
         if !CONVERGENCE_SHARE.contains(&share) {
-            faults.add("share", format!("{share} is not in 0.01 to 1"));
+            faults.add("share", format!("must be between 0.01 and 1, not {share}"));
         }
         let within = within.map_or(Some(DEFAULT_WITHIN), convert::length);
         let within = within.filter(|within| CONVERGENCE_WITHIN.contains(within));
         if within.is_none() {
-            faults.add("within", "is not in 100ms to 10m");
+            faults.add("within", "must be between 100ms and 10m");
         }
         faults.or(()).map_err(ApiError::Faults)?;
         Ok(Self { revision, share, within: within.unwrap_or(DEFAULT_WITHIN) })
     }
 }
 
-/// Opens the stream. A revision whose change is no longer kept is refused before.
+/// Opens the stream. Errors if the change of the revision is no longer kept.
 pub(crate) async fn open(
     cluster: &Arc<Cluster>,
     plan: ConvergenceOptions,
@@ -68,7 +70,7 @@ pub(crate) async fn open(
     let begun = Instant::now();
     let table = cluster.fleet.table();
     let subjects = match table.revision() >= plan.revision {
-        // A store that does not answer is waited for as the change itself is.
+        // While the store is unavailable, the change itself is waited for.
         true => timeout(plan.within, subjects(cluster, &table, plan.revision)).await.ok().transpose()?,
         false => None,
     };
@@ -85,7 +87,7 @@ pub(crate) async fn open(
     Ok(ResponseStream::of(reader, 1, |out| watcher.serve(out)))
 }
 
-/// What the change of a revision was about, from memory or from the store.
+/// Returns the subjects of the change of a revision, from memory or from the store.
 async fn subjects(cluster: &Cluster, table: &Snapshot, revision: u64) -> Result<Vec<ResourceKey>, ApiError> {
     if let Some(subjects) = table.changed_at(revision) {
         return Ok(subjects.to_vec());
@@ -103,60 +105,61 @@ async fn subjects(cluster: &Cluster, table: &Snapshot, revision: u64) -> Result<
     }
 }
 
-/// One who waits.
+/// The state of one convergence stream.
 struct ConvergenceWatcher {
     cluster: Arc<Cluster>,
     tables: watch::Receiver<Arc<Snapshot>>,
     moves: watch::Receiver<u64>,
     epoch: Arc<str>,
-    /// None before this replica has reached the revision.
+    /// `None` until this replica has reached the revision.
     census: Option<ConvergenceTracker>,
     begun: Instant,
-    /// How long the last census took, its wait included.
+    /// Duration of the last census, with its queueing time.
     took: Duration,
     plan: ConvergenceOptions,
 }
 
 impl ConvergenceWatcher {
-    /// Tells how far the change has come, until it has come, can not come or time is up.
+    /// Sends the state until the change has converged, cannot converge or times out.
     async fn serve(mut self, out: Out<v1::Convergence>) -> Result<(), ApiError> {
         let deadline = self.begun + self.plan.within;
-        let mut told = None;
-        let mut next_telling = self.begun;
+        let mut sent = None;
+        let mut next_send = self.begun;
         loop {
-            // Seen before the census: what happens during it wakes the watcher again.
+            // Reset before the census: an event during it wakes the watcher again.
             self.moves.mark_unchanged();
-            let (mut state, look_again) = match timeout_at(deadline + LAST_LOOK, self.look()).await {
-                Ok(looked) => looked?,
-                Err(_) => (self.latest(told.as_ref()), None),
-            };
+            let (mut state, refresh_at) =
+                match timeout_at(deadline + LAST_CENSUS_TIMEOUT, self.refresh()).await {
+                    Ok(refreshed) => refreshed?,
+                    Err(_) => (self.latest(sent.as_ref()), None),
+                };
             let now = Instant::now();
             state.timed_out = !(state.done || state.hopeless) && now >= deadline;
             if state.done || state.hopeless || state.timed_out {
-                // Who is gone is told nothing.
+                // The receiver may be closed.
                 let _ = out.send(state).await;
                 return Ok(());
             }
-            let news = told.as_ref() != Some(&without_time(&state));
-            if news && now >= next_telling {
-                told = Some(without_time(&state));
-                next_telling = now + TELL_EVERY;
+            let news = sent.as_ref() != Some(&without_time(&state));
+            if news && now >= next_send {
+                sent = Some(without_time(&state));
+                next_send = now + SEND_INTERVAL;
                 if out.send(state).await.is_err() {
                     return Ok(());
                 }
             }
-            let untold = news && now < next_telling;
-            let wake = if untold { next_telling.min(deadline) } else { deadline };
-            let wake = look_again.map_or(wake, |again| wake.min(again));
+            let unsent = news && now < next_send;
+            let wake = if unsent { next_send.min(deadline) } else { deadline };
+            let wake = refresh_at.map_or(wake, |again| wake.min(again));
             tokio::select! {
                 () = out.closed() => return Ok(()),
-                () = self.event(now + TAKE_EVERY.max(self.took * PAUSE)) => {}
+                () = self.event(now + CENSUS_INTERVAL.max(self.took * PAUSE)) => {}
                 () = sleep_until(wake) => {}
             }
         }
     }
 
-    /// Something has happened, and the last census is old enough.
+    /// Waits for an event and for the end of the pause.
     async fn event(&mut self, earliest: Instant) {
         let happened = tokio::select! {
             moved = self.moves.changed() => moved.is_ok(),
@@ -168,11 +171,11 @@ impl ConvergenceWatcher {
         sleep_until(earliest).await;
     }
 
-    /// How far the change has come now, and when it may be otherwise without an event.
-    async fn look(&mut self) -> Result<(v1::Convergence, Option<Instant>), ApiError> {
+    /// Returns the current state, and the time of the next change without an event.
+    async fn refresh(&mut self) -> Result<(v1::Convergence, Option<Instant>), ApiError> {
         let table = self.tables.borrow_and_update().clone();
         if *table.epoch() != self.epoch {
-            return Err(ApiError::unavailable("the store was replaced; its revisions are others now"));
+            return Err(ApiError::unavailable("the store was replaced and its revisions changed"));
         }
         if self.census.is_none() && table.revision() >= self.plan.revision {
             let subjects = subjects(&self.cluster, &table, self.plan.revision).await?;
@@ -186,19 +189,20 @@ impl ConvergenceWatcher {
             let counted = census.take(&cluster.fleet.hub, &table, Instant::now());
             Ok((census, counted))
         };
-        let (census, counted) = self.cluster.fleet.counting.take(counting).await?;
+        let (census, counted) = self.cluster.fleet.counting.run(counting).await?;
         self.census = Some(census);
         self.took = begun.elapsed();
         let share = self.plan.share;
-        // Of the clients of a replica that is not heard nothing is known, so nothing is said for certain.
-        let all_heard = unknown.missing_replicas.is_empty();
-        let (done, hopeless) = (all_heard && counted.reaches(share), all_heard && counted.is_hopeless(share));
+        // The clients of an unreachable replica are unknown, so neither result is certain.
+        let all_reachable = unknown.missing_replicas.is_empty();
+        let (done, hopeless) =
+            (all_reachable && counted.reaches(share), all_reachable && counted.is_hopeless(share));
         let v1::Convergence { elapsed, missing_replicas, .. } = unknown;
         let state = v1::Convergence { done, hopeless, elapsed, missing_replicas, ..counted.told };
         Ok((state, counted.awaited_until))
     }
 
-    /// The last state that was sent, as of now.
+    /// Returns the last sent state with the current time.
     fn latest(&self, sent: Option<&v1::Convergence>) -> v1::Convergence {
         let unknown = self.unknown();
         let Some(sent) = sent else { return unknown };
@@ -206,7 +210,7 @@ impl ConvergenceWatcher {
         v1::Convergence { elapsed, missing_replicas, ..sent.clone() }
     }
 
-    /// What is known before it is known whom the change concerns.
+    /// Returns the state before the subjects of the change are known.
     fn unknown(&self) -> v1::Convergence {
         let elapsed = prost_types::Duration::try_from(self.begun.elapsed()).ok();
         let missing_replicas = self.cluster.peers.missing();
@@ -223,10 +227,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_wrong_with_a_question_is_told_at_once() {
+    fn request_lists_all_faults_at_once() {
         let within = Some(prost_types::Duration { seconds: 601, nanos: 0 });
         let bad = v1::WatchConvergenceRequest { revision: 0, share: Some(f64::NAN), within };
-        let Err(ApiError::Faults(faults)) = ConvergenceOptions::read(bad) else { panic!("it is refused") };
+        let Err(ApiError::Faults(faults)) = ConvergenceOptions::read(bad) else {
+            panic!("the request is rejected")
+        };
         let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
         assert_eq!(paths, ["revision", "share", "within"]);
     }

@@ -1,4 +1,4 @@
-//! The endpoints of callees, in pages.
+//! Lists the endpoints of callees, in pages.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) async fn list(
         faults.or(()).map_err(ApiError::Faults)?;
     }
     let size = page::size(page_size)?;
-    let question = Digest::of(callee_service.as_bytes());
+    let question = Digest::hash(callee_service.as_bytes());
     let start = page::start(question, &page_token)?;
     cluster.aside(move |cluster| Ok(page(cluster, &callee_service, (question, start), size))).await
 }

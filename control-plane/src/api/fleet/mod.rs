@@ -1,6 +1,6 @@
-//! `damper.v1.Fleet`: what the services do and how far changes have come.
+//! `damper.v1.Fleet`: statistics of the services and delivery of changes.
 //!
-//! All figures come from [`crate::stats`] and [`crate::push::sessions`]; this room only chooses and phrases.
+//! All statistics come from [`crate::stats`] and [`crate::push::sessions`]; this folder selects and formats.
 
 pub(crate) mod clients;
 pub(crate) mod convergence;
@@ -18,7 +18,7 @@ use crate::cluster;
 use crate::cluster::Cluster;
 use crate::doctor::Doctor;
 
-/// The service.
+/// The fleet service.
 pub(crate) struct Fleet {
     cluster: Arc<Cluster>,
     doctor: Arc<Doctor>,

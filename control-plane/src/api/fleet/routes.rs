@@ -1,4 +1,4 @@
-//! Routes with their figures, in pages.
+//! Lists routes with their statistics, in pages.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) async fn list(
     let size = page::size(request.page_size)?;
     let filter = ListFilter::new(request.filter)?;
     let over = RateWindow::read("window", request.window)?;
-    // A token is good for the same question only.
+    // Binds a page token to its request.
     let question = filter.digest() ^ u64::from(request.without_rule);
     let start = page::start(question, &request.page_token)?;
     let work = move |cluster: &Arc<Cluster>| {

@@ -1,8 +1,10 @@
-//! The fleet as a stream: everything at first, then what changed, every interval.
+//! Streams the fleet: everything first, then the changes of each interval.
 //!
-//! A watcher holds what it was sent last and is sent the difference to what is so now, part by part when it has room. Nothing
-//! is queued for it: a slow watcher sees fewer states, not old ones. While anybody watches, services report more
-//! often; while one route is watched, those that can report it. Each interval brings a message even when nothing changed, so that a dead link is noticed.
+//! A watcher keeps the last sent state and sends the difference to the current state, part by part as the
+//! client reads. There is no queue: a slow client gets fewer states, not old ones.
+//!
+//! While there is a watcher, clients report more often; for a watch of one route, only the clients that
+//! report it. Each interval has a message even without a change, so that a dead connection is noticed.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -26,13 +28,13 @@ use crate::stats::summary::RouteSummary;
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
-/// The most bytes of rows in one message; more go into further ones. Few, because a watcher that does not read keeps two
-/// of them, and so that a browser shows the first rows while the others come.
+/// The most bytes of rows in one message. It is small because a client that does not read holds two messages,
+/// and because a browser can then show the first rows early.
 const MESSAGE_BYTES: usize = 32 << 10;
-/// What a rule takes in a message besides its own bytes, at most.
+/// Upper bound of the bytes of a rule view, without the rule itself.
 const RULE_VIEW_BYTES: usize = 32;
 
-/// What a watcher asked for.
+/// The options of a watch request.
 pub(crate) struct WatchOptions {
     interval: Duration,
     filter: ListFilter,
@@ -45,9 +47,9 @@ impl WatchOptions {
     pub(crate) fn read(request: v1::WatchRequest) -> Result<Self, ApiError> {
         let interval = match request.interval {
             None => DEFAULT_INTERVAL,
-            Some(said) => convert::length(said)
+            Some(interval) => convert::length(interval)
                 .filter(|interval| (MIN_INTERVAL..=MAX_INTERVAL).contains(interval))
-                .ok_or_else(|| ApiError::fault("interval", "is not in 1s to 60s"))?,
+                .ok_or_else(|| ApiError::fault("interval", "must be between 1s and 60s"))?,
         };
         let over = match &request.route {
             Some(_) => RateWindow::read_of_one("window", request.window)?,
@@ -58,7 +60,7 @@ impl WatchOptions {
         Ok(Self { interval, filter: ListFilter::new(request.filter)?, rules: request.rules, over, route })
     }
 
-    /// What was before the watch.
+    /// Returns the statistics of the time before the watch.
     fn past(&self, cluster: &Cluster) -> Vec<v1::Past> {
         match &self.route {
             _ if !self.filter.accepts_all() => Vec::new(),
@@ -68,9 +70,9 @@ impl WatchOptions {
     }
 }
 
-/// What a watcher was sent: shared with all others, so that one costs little.
+/// The last state sent to a watcher. Its parts are shared with all other watchers.
 struct SentState {
-    /// Since when it watches.
+    /// Start of the watch.
     since: Instant,
     last: Option<Now>,
 }
@@ -79,11 +81,11 @@ struct SentState {
 struct Now {
     table: Arc<Snapshot>,
     rows: Arc<[Arc<RouteSummary>]>,
-    /// `None` if rules are not asked for.
+    /// `None` if the request excludes rules.
     rules: Option<Arc<AllReached>>,
 }
 
-/// One thing that a watcher does not know yet.
+/// A change since the last sent state.
 enum News<'a> {
     Route(&'a RouteSummary),
     NoRoute(&'a RouteSummary),
@@ -91,7 +93,7 @@ enum News<'a> {
     NoRule(&'a Reached),
 }
 
-/// Serves one watcher until it leaves.
+/// Serves one watcher until it disconnects.
 pub(crate) async fn serve(
     cluster: Arc<Cluster>,
     plan: WatchOptions,
@@ -101,14 +103,14 @@ pub(crate) async fn serve(
         Some(route) => WatchGuard::caller(&cluster.fleet, &route.caller_service, &route.caller_cluster),
         None => WatchGuard::everything(&cluster.fleet),
     };
-    let mut told = SentState { since: Instant::now(), last: None };
+    let mut sent = SentState { since: Instant::now(), last: None };
     let mut next = Instant::now();
     loop {
         tokio::select! {
             () = out.closed() => return Ok(()),
             () = sleep_until(next) => {}
         }
-        if told.update(&cluster, &plan, &out).await?.is_err() {
+        if sent.update(&cluster, &plan, &out).await?.is_err() {
             return Ok(());
         }
         next = Instant::now() + plan.interval;
@@ -116,8 +118,8 @@ pub(crate) async fn serve(
 }
 
 impl SentState {
-    /// Sends the way from what was sent to what is so, in one message or more, each made when the one before has its
-    /// place.
+    /// Sends the difference between the sent and the current state in one or more messages, each built when
+    /// the previous one is accepted.
     async fn update(
         &mut self,
         cluster: &Arc<Cluster>,
@@ -162,7 +164,7 @@ impl SentState {
     }
 }
 
-/// What each first message of an interval has.
+/// Returns the common fields of the first message of an interval.
 fn head(cluster: &Cluster, plan: &WatchOptions, table: &Snapshot) -> v1::WatchResponse {
     let newest = cluster.fleet.table();
     v1::WatchResponse {
@@ -180,7 +182,7 @@ fn head(cluster: &Cluster, plan: &WatchOptions, table: &Snapshot) -> v1::WatchRe
     }
 }
 
-/// What is so now and was not before, and what no longer is.
+/// Returns the entries that are new or changed, and those that are gone.
 fn news<'a>(before: Option<&'a Now>, now: &'a Now, plan: &'a WatchOptions) -> impl Iterator<Item = News<'a>> {
     let rows = |of: Option<&'a Now>| of.into_iter().flat_map(move |of| of.rows(plan));
     let rules = |of: Option<&'a Now>| of.into_iter().flat_map(move |of| of.rules(plan));
@@ -219,8 +221,8 @@ impl Now {
     }
 }
 
-/// Of two lists in the same order what the second has new or not the `same` (true), and what only the first has
-/// (false).
+/// Compares two sorted lists: returns entries of the second that are new or not the `same` (true), and
+/// entries only in the first (false).
 fn differences<'a, T: 'a>(
     before: impl Iterator<Item = &'a T>,
     now: impl Iterator<Item = &'a T>,

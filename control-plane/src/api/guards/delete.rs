@@ -1,4 +1,4 @@
-//! Removes one guard.
+//! Deletes one guard.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! One guard, by its key.
+//! Returns one guard by its key.
 
 use damper_proto::v1;
 

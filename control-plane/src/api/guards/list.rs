@@ -1,4 +1,4 @@
-//! Guards by filter, in pages.
+//! Lists guards by filter, in pages.
 
 use damper_proto::v1;
 

@@ -1,7 +1,7 @@
-//! `damper.v1.Guards`: the admin API for the ceilings that callees' owners set. One use case, one file.
+//! `damper.v1.Guards`: the admin API for the ceilings that callee owners set, one file per method.
 //!
-//! Guards are read and written as rules are; what they do to rules is the engine's, and what that means for
-//! whoever writes either is in `judgement`.
+//! Guards are read and written like rules. The engine defines their effect on rules; the findings about it
+//! are in [`crate::write::findings`].
 
 pub(crate) mod delete;
 pub(crate) mod get;
@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 
 use crate::write::Writes;
 
-/// The service.
+/// The guard service.
 pub(crate) struct Guards {
     writes: Arc<Writes>,
 }
@@ -61,6 +61,6 @@ impl v1::guards_server::Guards for Guards {
         &self,
         request: Request<v1::JudgeGuardRequest>,
     ) -> Result<Response<v1::PutGuardResponse>, Status> {
-        self.writes.fleet.state.answer(put::judge(&self.writes, request.into_inner())).await
+        self.writes.fleet.state.answer(put::check(&self.writes, request.into_inner())).await
     }
 }

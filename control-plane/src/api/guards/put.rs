@@ -1,12 +1,13 @@
 //! Creates or replaces one guard.
 //!
-//! A guard is never refused for the rules that it cuts: it is the callee's owner who has the say. Which they are
-//! is told, so that their owners can be.
+//! A guard is never rejected for the rules that it cuts, because the callee owner decides. The response lists
+//! the rules, so that their owners can be informed.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use damper_core::Faults;
+use damper_net::limits::Limit;
 use damper_proto::v1;
 use tonic::Request;
 
@@ -23,7 +24,6 @@ use crate::write::request::{CompletedWrite, WriteRequest, all_or, check_expected
 use crate::write::resource::NewGuard;
 use crate::write::single;
 use crate::write::single::{Effects, SingleWrite, SingleWriteResult};
-use damper_net::limits::Limit;
 
 pub(crate) async fn put(
     writes: &Arc<Writes>,
@@ -34,21 +34,21 @@ pub(crate) async fn put(
     check_options("options", &asked.options, &mut faults);
     let written = all_or(NewGuard::read("guard", request.guard), faults)?;
     match single::put(writes, &asked, &written, request.expected_revision).await? {
-        SingleWriteResult::Tried(table, beside) => {
-            try_out(writes, &table, &written, request.expected_revision, beside)
+        SingleWriteResult::Tried(table, effects) => {
+            try_out(writes, &table, &written, request.expected_revision, effects)
         }
-        SingleWriteResult::Written(done, beside) => Ok(response(writes, &written, &done, beside)),
+        SingleWriteResult::Written(done, effects) => Ok(response(writes, &written, &done, effects)),
     }
 }
 
-/// What a put would answer, whoever asks.
-pub(crate) async fn judge(
+/// Returns the response to a put without writing, for every caller.
+pub(crate) async fn check(
     writes: &Arc<Writes>,
     request: v1::JudgeGuardRequest,
 ) -> Result<v1::PutGuardResponse, ApiError> {
     let written = NewGuard::read("guard", request.guard)?;
-    let beside = single::judge(writes, &written).await?;
-    try_out(writes, &writes.fleet.table(), &written, None, beside)
+    let effects = single::check(writes, &written).await?;
+    try_out(writes, &writes.fleet.table(), &written, None, effects)
 }
 
 impl SingleWrite for NewGuard {
@@ -73,30 +73,30 @@ fn response(
     writes: &Writes,
     written: &NewGuard,
     CompletedWrite { committed, after: table, .. }: &CompletedWrite,
-    beside: Effects,
+    effects: Effects,
 ) -> v1::PutGuardResponse {
     let revision = committed.keys.first().and_then(|(_, revision)| *revision).unwrap_or(committed.revision);
     let stored = table.guards().stored(written.guard.pattern());
     let stored = stored.filter(|stored| stored.wire.revision == revision);
     let guard =
         stored.map_or_else(|| v1::Guard { revision, ..written.wire.clone() }, |stored| stored.wire.clone());
-    let reach = ReachSurvey::of(&writes.fleet).reach_of_guard(written.guard.pattern());
+    let reach = ReachSurvey::new(&writes.fleet).reach_of_guard(written.guard.pattern());
     v1::PutGuardResponse {
         guard: Some(guard),
         revision: committed.revision,
-        findings: findings(table, written, beside, &reach),
+        findings: findings(table, written, effects, &reach),
         changed: !committed.unchanged,
         reach: Some(reach),
     }
 }
 
-/// What a put would answer.
+/// Returns the response to a dry run.
 fn try_out(
     writes: &Writes,
     table: &Snapshot,
     written: &NewGuard,
     expected: Option<u64>,
-    beside: Effects,
+    effects: Effects,
 ) -> Result<v1::PutGuardResponse, ApiError> {
     let subject = written.subject();
     check_expected(table, &subject, expected)?;
@@ -105,26 +105,26 @@ fn try_out(
         return Err(too_many(Limit::Guards, count + 1, limit));
     }
     let same = written.unchanged(table);
-    let reach = ReachSurvey::of(&writes.fleet).reach_of_guard(written.guard.pattern());
+    let reach = ReachSurvey::new(&writes.fleet).reach_of_guard(written.guard.pattern());
     Ok(v1::PutGuardResponse {
         guard: Some(same.unwrap_or(&written.wire).clone()),
         revision: table.revision(),
-        findings: findings(table, written, beside, &reach),
+        findings: findings(table, written, effects, &reach),
         changed: same.is_none(),
         reach: Some(reach),
     })
 }
 
-/// What deserves a look, and the rules that the guard cuts by itself.
+/// Returns the findings about the guard and the rules that it cuts.
 fn findings(
     table: &Snapshot,
     written: &NewGuard,
-    beside: Effects,
+    effects: Effects,
     reach: &v1::RuleReach,
 ) -> Vec<v1::Finding> {
     let guards = GuardTable::only(Arc::new(written.stored()));
     let rules = table.iter().filter_map(|(_, stored)| stored.rule.as_deref());
     let cuts = rules.flat_map(|rule| findings::cuts(&guards, rule));
-    let beside = beside.findings(&written.subject());
-    FindingList::all(beside.chain(findings::of_guard(&written.guard, reach)).chain(cuts))
+    let effects = effects.findings(&written.subject());
+    FindingList::all(effects.chain(findings::of_guard(&written.guard, reach)).chain(cuts))
 }

@@ -1,24 +1,26 @@
-//! Takes what the store holds now as the truth, after it was emptied, replaced or set back.
+//! Accepts the current contents of the store after it was emptied, replaced or restored.
 //!
-//! One change records who accepted it and why; with `refill` that change also makes the store what this replica serves
-//! from memory. Then the store gets a new epoch whose lineage names every epoch that is known here: of this table,
-//! of the store as it was found, of the clients that hold more, and of the other replicas. Each of them goes on from
-//! it. A failure between the two steps leaves the store unaccepted, and the request can be repeated.
+//! One change records the author and the reason. With `refill` the same change also writes the snapshot of
+//! this replica into the store. The store then gets a new epoch, whose lineage contains every known epoch: of
+//! this snapshot, of the store, of clients with a later revision, and of the peers. All of them continue from
+//! the new epoch.
+//!
+//! After a failure between the two steps the store is still not accepted, and the request can be repeated.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use damper_core::Faults;
 use damper_proto::v1;
+use damper_store::{Change, Edit, StoreContents};
 use tonic::Request;
 
 use crate::cluster::Cluster;
 use crate::state::error::ApiError;
 use crate::state::snapshot::Snapshot;
 use crate::write::request::{WriteRequest, check_options};
-use damper_store::{Change, Edit, StoreContents};
 
-/// How long the table may take to go on from the store.
+/// Longest wait for a snapshot of the accepted store.
 const REACHED_WITHIN: Duration = Duration::from_secs(20);
 
 pub(crate) async fn accept(
@@ -58,20 +60,19 @@ pub(crate) async fn accept(
     reached(cluster, &epoch).await
 }
 
-/// What can be accepted: what was found in place of what is known, or what is known itself where clients hold more.
+/// Returns the epoch and revision to accept: those of the replaced store, or of the known store if clients
+/// have a later revision.
 fn found(cluster: &Cluster, table: &Snapshot) -> Result<(String, u64), ApiError> {
     if let Some(found) = &table.unaccepted {
         return Ok((found.epoch.clone(), found.revision));
     }
     if cluster.fleet.hub.held() == 0 {
-        return Err(ApiError::Unmet(
-            "there is nothing to accept: the store is the one that is known".to_owned(),
-        ));
+        return Err(ApiError::Unmet("nothing to accept: the store is the known one".to_owned()));
     }
     Ok((table.epoch().to_string(), table.revision()))
 }
 
-/// The change that records it.
+/// Returns the change that records the acceptance.
 fn record(asked: &WriteRequest, table: &Snapshot, state: &StoreContents, edits: Vec<Edit>) -> Change {
     let proposal = asked.proposal(SystemTime::now(), Vec::new());
     let (known, at) = (table.epoch(), table.revision());
@@ -95,7 +96,7 @@ fn record(asked: &WriteRequest, table: &Snapshot, state: &StoreContents, edits: 
     }
 }
 
-/// Every epoch that the store is to be the successor of, the most important first.
+/// Returns every epoch that the new epoch succeeds, the most important first.
 fn predecessors(cluster: &Cluster, table: &Snapshot, state: &StoreContents) -> Vec<String> {
     let mut epochs = vec![table.epoch().to_string(), state.epoch.clone()];
     let mut seen: BTreeSet<String> = epochs.iter().cloned().collect();
@@ -109,14 +110,14 @@ fn predecessors(cluster: &Cluster, table: &Snapshot, state: &StoreContents) -> V
     epochs
 }
 
-/// Waits until this replica serves what was accepted.
+/// Waits until this replica serves the accepted store.
 async fn reached(cluster: &Cluster, epoch: &str) -> Result<v1::AcceptStoreResponse, ApiError> {
     let mut tables = cluster.fleet.state.table.clone();
-    let _ = cluster.fleet.state.look.try_send(());
+    let _ = cluster.fleet.state.refresh.try_send(());
     let went_on = tables.wait_for(|view| **view.epoch() == *epoch && view.unaccepted.is_none());
     let Ok(Ok(view)) = tokio::time::timeout(REACHED_WITHIN, went_on).await else {
         return Err(damper_store::StoreError::Unavailable {
-            reason: "the store is accepted; this replica has not read it yet".to_owned(),
+            reason: "the store is accepted, but not read by this replica yet; try again".to_owned(),
         }
         .into());
     };

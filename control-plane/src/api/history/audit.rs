@@ -1,7 +1,8 @@
-//! The audit log: every change that passes a filter, the oldest first, a message for each rule or guard in it.
+//! Streams the audit log: every change that passes a filter, the oldest first, with one message per rule or
+//! guard.
 //!
-//! It ends at the revision that is the newest when it begins. It goes as fast as it is read: no more than a page of
-//! changes is in memory, which can be some MiB, so that there are few at once: as exports.
+//! It ends at the revision that is the newest at its start. The reader sets the pace: at most one page of
+//! changes is in memory. A page can have some MiB, so the number of audit logs and exports is limited.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::state::error::ApiError;
 use crate::state::history::{changes, newest, oldest};
 use crate::write::Writes;
 
-/// How many messages may wait for a reader.
+/// Messages buffered for a reader.
 const AHEAD: usize = 1;
 
 pub(crate) async fn open(
@@ -41,7 +42,7 @@ pub(crate) async fn open(
     }))
 }
 
-/// Sends the changes `after + 1 ..= upto`.
+/// Sends the changes `after + 1` to `upto`.
 async fn send(
     writes: &Writes,
     filter: &Changes,
@@ -62,8 +63,8 @@ async fn send(
                 return Ok(());
             }
             for object in object::objects(change, filter) {
-                let told = v1::Change { objects: vec![object], ..head.clone() };
-                if out.send(told).await.is_err() {
+                let message = v1::Change { objects: vec![object], ..head.clone() };
+                if out.send(message).await.is_err() {
                     return Ok(());
                 }
             }

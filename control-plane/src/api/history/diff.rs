@@ -1,6 +1,6 @@
-//! The rules and guards that differ between two revisions, in pages.
+//! Lists the rules and guards that differ between two revisions, in pages.
 //!
-//! A page token pins the later revision, so that pages fit each other also where it was not said.
+//! A page token contains the later revision, so that pages are consistent even if the request omits it.
 
 use damper_proto::v1;
 use prost::Message as _;
@@ -21,9 +21,9 @@ pub(crate) async fn diff(
 ) -> Result<v1::DiffRevisionsResponse, ApiError> {
     let size = page::size(request.page_size)?;
     let question = v1::DiffRevisionsRequest { page_token: String::new(), page_size: 0, ..request.clone() };
-    let digest = Digest::of(&question.encode_to_vec());
+    let digest = Digest::hash(&question.encode_to_vec());
     let start = page::start(digest, &request.page_token)?.map(read_start).transpose()?;
-    let from = request.from_revision.ok_or_else(|| ApiError::fault("from_revision", "must be given"))?;
+    let from = request.from_revision.ok_or_else(|| ApiError::fault("from_revision", "is required"))?;
     let filter = ListFilter::without_mode("filter", request.filter, "revisions")?;
     let to = match &start {
         Some((to, _)) => *to,
@@ -51,7 +51,7 @@ pub(crate) async fn diff(
     })
 }
 
-/// What differs, where anything does.
+/// Returns the difference of a rule or guard; `None` if there is none.
 fn between(
     subject: &ResourceKey,
     KeyHistory { before, after }: KeyHistory,
@@ -72,5 +72,5 @@ fn token(digest: u64, to: u64, last: &ResourceKey) -> String {
 
 fn read_start([to, last]: [String; 2]) -> Result<(u64, ResourceKey), ApiError> {
     let read = to.parse().ok().zip(ResourceKey::of_key(&last));
-    read.ok_or_else(|| ApiError::fault("page_token", "not a token of this list"))
+    read.ok_or_else(|| ApiError::fault("page_token", "is not a token of this list"))
 }

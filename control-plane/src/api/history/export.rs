@@ -1,14 +1,18 @@
-//! Everything at one revision: all rules and guards, in the order of their keys, without what the server set.
+//! Streams all rules and guards of one revision in the order of their keys, without the fields that the
+//! server sets.
 //!
-//! It is a backup and must not lie: where a rule or guard can not be read it is named and nothing is sent, since an
-//! import would lose it. The order and the contents depend on the rules and guards alone, so that two stores with
-//! the same ones give the same answer.
+//! An export is a backup, so it must be complete: an unreadable rule or guard is an error, since an import
+//! would lose it. Order and contents depend only on the rules and guards: two stores with the same ones
+//! export the same bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use damper_net::connection::ConnectionInfo;
+use damper_net::limits::Opened;
 use damper_proto::{convert, v1};
+use damper_store::Entry;
 use prost::Message as _;
 use tonic::Request;
 
@@ -24,16 +28,13 @@ use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 use crate::state::stored::{StoredGuard, StoredRule};
 use crate::write::Writes;
-use damper_net::connection::ConnectionInfo;
-use damper_net::limits::Opened;
-use damper_store::Entry;
 
-/// A message ends with the object that makes it longer than this; one has at most 64 KiB.
+/// A message ends with the first object beyond this size. An object has at most 64 KiB.
 const MESSAGE_BYTES: usize = 64 << 10;
-/// How many messages may wait for a reader.
+/// Messages buffered for a reader.
 const AHEAD: usize = 1;
-/// So many of those that can not be read are named.
-const MAX_NAMED: usize = 10;
+/// The most unreadable rules and guards that an error lists.
+const MAX_LISTED: usize = 10;
 
 pub(crate) async fn open(
     writes: &Writes,
@@ -46,7 +47,7 @@ pub(crate) async fn open(
     let request = request.into_inner();
     let table = match request.revision {
         Some(revision) => history::table_at(&writes.fleet.state, "revision", revision).await?,
-        // The store is another one: what is in memory is all there is of the known one, and worth a copy.
+        // The store was replaced: this snapshot is the only copy of the known store.
         None if writes.fleet.table().unaccepted.is_some() => writes.fleet.table(),
         None => {
             let newest = history::newest(&writes.fleet.state).await?;
@@ -64,14 +65,14 @@ pub(crate) async fn open(
     }))
 }
 
-/// Room for one more export or audit log of whoever asks.
+/// Admits one more export or audit log of the caller.
 pub(crate) fn place<T>(writes: &Writes, request: &Request<T>) -> Result<Opened, ApiError> {
     let peer = request.extensions().get::<ConnectionInfo>();
     let who = peer.map(|peer| identity(&Caller::of(request), peer)).unwrap_or_default();
     Ok(writes.limiter.export(&who)?)
 }
 
-/// A rule or guard as the table or the history has it.
+/// A rule or guard from the snapshot or from the history.
 enum ExportedResource {
     Rule(Arc<StoredRule>),
     Guard(Arc<StoredGuard>),
@@ -85,7 +86,7 @@ fn is_exported(subject: &ResourceKey) -> bool {
     }
 }
 
-/// What there was before the changes since.
+/// Returns the rules and guards before the later changes.
 fn objects(
     table: &Snapshot,
     since: BTreeMap<ResourceKey, KeyHistory>,
@@ -107,7 +108,7 @@ fn objects(
     objects
 }
 
-/// Refuses to hand out what is not all there is.
+/// Errors if a rule or guard is unreadable.
 fn check(objects: &BTreeMap<ResourceKey, ExportedResource>) -> Result<(), ApiError> {
     let mut broken = objects.iter().filter(|(subject, kept)| !is_read(subject, kept)).peekable();
     if broken.peek().is_none() {
@@ -118,12 +119,12 @@ fn check(objects: &BTreeMap<ResourceKey, ExportedResource>) -> Result<(), ApiErr
 
 fn unread<'a>(subjects: impl Iterator<Item = &'a ResourceKey>) -> ApiError {
     let mut named: Vec<String> = subjects.map(ResourceKey::to_string).collect();
-    let rest = named.len().saturating_sub(MAX_NAMED);
-    named.truncate(MAX_NAMED);
+    let rest = named.len().saturating_sub(MAX_LISTED);
+    named.truncate(MAX_LISTED);
     if rest > 0 {
         named.push(format!("and {rest} more"));
     }
-    ApiError::Damaged(format!("can not be read by this control plane: {}", named.join(", ")))
+    ApiError::Damaged(format!("unreadable by this control plane: {}", named.join(", ")))
 }
 
 fn is_read(subject: &ResourceKey, kept: &ExportedResource) -> bool {
@@ -158,14 +159,14 @@ async fn send(
             }
         }
     }
-    // The last one also where it is empty: an answer says its revision.
+    // The last message is sent even if it is empty, since it has the revision.
     if out.send(next).await.is_ok() {
         replicas.exported(SystemTime::now());
     }
     Ok(())
 }
 
-/// Without what the server set.
+/// Returns the rule or guard without the fields that the server sets.
 fn object(subject: &ResourceKey, kept: &ExportedResource) -> Option<v1::Object> {
     use v1::object::Kind;
     let of_rule = |rule: v1::Rule| {

@@ -1,10 +1,11 @@
-//! Which changes are listed or exported.
+//! Filters of the changes in lists and exports.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
 use damper_core::Faults;
 use damper_proto::v1;
+use damper_store::Change;
 use prost::Message as _;
 
 use crate::api::filter::{ListFilter, names};
@@ -13,39 +14,37 @@ use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
 use crate::write::digest::Digest;
 use crate::write::request::all_or;
-use damper_store::Change;
 
-/// How far the clocks of the servers that make changes may lie apart, so that the order of the changes is that of
-/// their times but for this much.
+/// Largest clock difference between servers. The order of changes matches their times up to this difference.
 const SKEW: Duration = Duration::from_secs(3600);
 
-/// Every part must hold.
+/// A filter of changes; every condition must be true.
 pub(crate) struct Changes {
     names: ListFilter,
     kind: v1::ObjectKind,
     author: String,
     since: Option<SystemTime>,
     until: Option<SystemTime>,
-    /// The first is at least 1; empty where the last is before it.
+    /// Starts at 1 or later; empty if the end is before the start.
     pub(crate) revisions: RangeInclusive<u64>,
-    /// Stands for the filter in a page token.
+    /// Fingerprint of the filter for page tokens.
     pub(crate) digest: u64,
 }
 
 impl Changes {
     pub(crate) fn read(wire: Option<v1::ChangeFilter>) -> Result<Self, ApiError> {
         let wire = wire.unwrap_or_default();
-        let digest = Digest::of(&wire.encode_to_vec());
+        let digest = Digest::hash(&wire.encode_to_vec());
         let v1::ChangeFilter { names, kind, author, since, until, min_revision, max_revision } = wire;
         let mut faults = Faults::none();
         let kind = v1::ObjectKind::try_from(kind).unwrap_or_else(|_| {
             faults.add("filter.kind", "is not known: rule, guard, kill or token");
             v1::ObjectKind::Unspecified
         });
-        let mut time = |field: &str, said: Option<prost_types::Timestamp>| {
-            let time = said.map(SystemTime::try_from).transpose();
+        let mut time = |field: &str, wire: Option<prost_types::Timestamp>| {
+            let time = wire.map(SystemTime::try_from).transpose();
             time.unwrap_or_else(|_| {
-                faults.add(format!("filter.{field}"), "is not a time that can be told");
+                faults.add(format!("filter.{field}"), "is not a valid time");
                 None
             })
         };
@@ -59,7 +58,7 @@ impl Changes {
         Ok(Self { names, kind, author, since, until, revisions, digest })
     }
 
-    /// Whether the change passes; what was changed in it is another question.
+    /// True if the change itself passes; its objects are filtered separately.
     pub(crate) fn accepts_change(&self, change: &Change) -> bool {
         self.revisions.contains(&change.revision)
             && (self.author.is_empty() || self.author == change.author)
@@ -67,12 +66,12 @@ impl Changes {
             && self.until.is_none_or(|until| change.at < until)
     }
 
-    /// Whether the change is about the store as a whole and passes: it was accepted as it is.
+    /// True if the change has no objects and passes, as the acceptance of a store does.
     pub(crate) fn accepts_empty(&self, change: &Change) -> bool {
         change.edits.is_empty() && self.kind == v1::ObjectKind::Unspecified
     }
 
-    /// Whether what was changed passes.
+    /// True if the changed object passes.
     pub(crate) fn accepts(&self, named: &HistorySubject) -> bool {
         let kind = match named {
             HistorySubject::Subject(ResourceKey::Rule(_)) => v1::ObjectKind::Rule,
@@ -88,12 +87,12 @@ impl Changes {
         of_kind && accepts_names()
     }
 
-    /// Whether what was changed belongs, before or after it, to the owner that was asked for.
+    /// True if the object belongs to the requested owner before or after the change.
     pub(crate) fn accepts_owner<'a>(&self, mut owners: impl Iterator<Item = &'a str>) -> bool {
         owners.any(|owner| self.names.accepts_owner(owner))
     }
 
-    /// True if no change before this one can pass.
+    /// True if no earlier change can pass.
     pub(crate) fn ends_before(&self, change: &Change) -> bool {
         let too_old = |since: SystemTime| change.at.checked_add(SKEW).is_some_and(|at| at < since);
         change.revision < *self.revisions.start() || self.since.is_some_and(too_old)

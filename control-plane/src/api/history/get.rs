@@ -1,4 +1,4 @@
-//! A rule, guard, kill or token as it was at a revision.
+//! Returns a rule, guard, kill or token at a revision.
 
 use damper_proto::v1;
 

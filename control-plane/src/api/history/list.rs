@@ -1,8 +1,9 @@
-//! Changes by filter, the newest first, in pages.
+//! Lists changes by filter, the newest first, in pages.
 //!
-//! A page token is the last revision that was looked at: changes that are made meanwhile do not move the pages.
+//! A page token contains the last examined revision, so later changes do not shift the pages.
 
 use damper_proto::v1;
+use damper_store::Change;
 use prost::Message as _;
 
 use crate::api::history::filter::Changes;
@@ -12,11 +13,10 @@ use crate::api::page::PAGE_BYTES;
 use crate::state::error::ApiError;
 use crate::state::history::oldest;
 use crate::write::Writes;
-use damper_store::Change;
 
-/// The most rules and guards that are shown of one change.
-const MOST_OBJECTS: usize = 100;
-/// How many changes are read at once; and for one answer.
+/// The most objects that are listed per change.
+const MAX_OBJECTS: usize = 100;
+/// Changes per read, and per response.
 const READ: u64 = 64;
 const SEARCH: u64 = 4096;
 
@@ -41,11 +41,11 @@ pub(crate) async fn list(
     })
 }
 
-/// The newest revision of a page, by its token.
+/// Returns the newest revision of a page from its token.
 fn before(token: Option<[String; 1]>) -> Result<Option<u64>, ApiError> {
     let Some([last]) = token else { return Ok(None) };
     let last = last.parse::<u64>().ok().and_then(|last| last.checked_sub(1));
-    last.map(Some).ok_or_else(|| ApiError::fault("page_token", "not a token of this list"))
+    last.map(Some).ok_or_else(|| ApiError::fault("page_token", "is not a token of this list"))
 }
 
 struct Page {
@@ -54,8 +54,8 @@ struct Page {
     bytes: usize,
 }
 
-/// Fills a page with changes from a revision backwards; answers the last one that was looked at, unless it was the
-/// last of all.
+/// Fills a page with changes, from a revision backwards. Returns the last examined revision, `None` if no
+/// earlier change can pass.
 async fn search(
     writes: &Writes,
     filter: &Changes,
@@ -98,18 +98,18 @@ impl Page {
         if !filter.accepts_change(change) {
             return;
         }
-        let mut told = object::head(change);
+        let mut entry = object::head(change);
         let mut bytes = 0;
-        for object in object::objects(change, filter).take(MOST_OBJECTS) {
+        for object in object::objects(change, filter).take(MAX_OBJECTS) {
             bytes += object.encoded_len();
-            told.objects.push(object);
+            entry.objects.push(object);
             if bytes > PAGE_BYTES {
                 break;
             }
         }
-        if !told.objects.is_empty() || filter.accepts_empty(change) {
-            self.bytes += told.encoded_len();
-            self.changes.push(told);
+        if !entry.objects.is_empty() || filter.accepts_empty(change) {
+            self.bytes += entry.encoded_len();
+            self.changes.push(entry);
         }
     }
 }

@@ -1,7 +1,8 @@
-//! `damper.v1.History`: what was changed, what rules and guards were, and the way back. One use case, one file.
+//! `damper.v1.History`: changes, earlier versions and rollback, one file per method.
 //!
-//! All of it is read from the store's changes, each of which says what it found and what it left: the state at an
-//! earlier revision is the present one with the changes since taken back (`past`). Nothing else is kept for it.
+//! Everything is read from the changes in the store. Each contains the state before and after, so an earlier
+//! state is the current one with the later changes reverted ([`crate::state::history`]). Nothing else is
+//! stored for it.
 
 pub(crate) mod accept;
 pub(crate) mod audit;
@@ -22,7 +23,7 @@ use crate::api::response_stream::{ResponseStream, StreamLimits};
 use crate::cluster::Cluster;
 use crate::write::Writes;
 
-/// The service.
+/// The history service.
 pub(crate) struct History {
     writes: Arc<Writes>,
     cluster: Arc<Cluster>,

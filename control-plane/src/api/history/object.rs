@@ -1,7 +1,8 @@
-//! Rules, guards, kills, tokens and changes as the history shows them.
+//! Rules, guards, kills, tokens and changes in the form of the history API.
 
 use damper_core::Faults;
 use damper_proto::v1::{self, object, object_key};
+use damper_store::{Change, Edit, Entry};
 
 use crate::api::history::filter::Changes;
 use crate::state::error::Current;
@@ -9,7 +10,6 @@ use crate::state::resource_key::ResourceKey;
 use crate::state::tokens::secret::TokenId;
 use crate::state::tokens::{description, token_of};
 use crate::write::request::read_key;
-use damper_store::{Change, Edit, Entry};
 
 impl From<Current> for v1::Object {
     fn from(current: Current) -> Self {
@@ -22,7 +22,7 @@ impl From<Current> for v1::Object {
     }
 }
 
-/// What a change can be about.
+/// The subject of a change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HistorySubject {
     Subject(ResourceKey),
@@ -30,7 +30,7 @@ pub(crate) enum HistorySubject {
 }
 
 impl HistorySubject {
-    /// What a store's key names; none where that is nothing that is shown.
+    /// Parses a key of the store; `None` if the history does not show it.
     fn of_key(key: &str) -> Option<Self> {
         token_of(key).map(Self::Token).or_else(|| ResourceKey::of_key(key).map(Self::Subject))
     }
@@ -50,12 +50,12 @@ impl HistorySubject {
     }
 }
 
-/// A token as it was stored, without what opens anything.
+/// Returns a stored token without its secret hash.
 pub(crate) fn token(id: &TokenId, entry: &Entry) -> v1::Object {
     v1::Object { kind: Some(object::Kind::Token(description(id, &entry.value, entry.revision))) }
 }
 
-/// The names of a rule, guard or kill.
+/// Returns the key of a rule, guard or kill.
 pub(crate) fn key(subject: &ResourceKey) -> v1::ObjectKey {
     let kind = match subject {
         ResourceKey::Rule(pattern) => object_key::Kind::Rule(pattern.into()),
@@ -65,7 +65,7 @@ pub(crate) fn key(subject: &ResourceKey) -> v1::ObjectKey {
     v1::ObjectKey { kind: Some(kind) }
 }
 
-/// Reads the names of a rule, guard, kill or token.
+/// Reads the key of a rule, guard, kill or token.
 pub(crate) fn named(key: Option<v1::ObjectKey>) -> Result<HistorySubject, Faults> {
     let subject = match key.and_then(|key| key.kind) {
         Some(object_key::Kind::Rule(key)) => read_key("key.rule", Some(&key)).map(ResourceKey::Rule),
@@ -76,7 +76,7 @@ pub(crate) fn named(key: Option<v1::ObjectKey>) -> Result<HistorySubject, Faults
                 .map(HistorySubject::Token)
                 .ok_or_else(|| fault("key.token", "is not the id of a token"));
         }
-        None => Err(fault("key", "must be given: rule, guard, kill or token")),
+        None => Err(fault("key", "is required: rule, guard, kill or token")),
     };
     subject.map(HistorySubject::Subject)
 }
@@ -87,14 +87,14 @@ fn fault(path: &str, problem: &str) -> Faults {
     faults
 }
 
-/// A rule, guard or kill as it was stored; where it can not be read, what is known of it.
+/// Returns a stored rule, guard or kill; if it is unreadable, only its key and revision.
 pub(crate) fn read(subject: &ResourceKey, entry: Entry) -> v1::Object {
     let unread = Entry { revision: entry.revision, value: bytes::Bytes::new() };
     let read = Current::read(subject, entry).or_else(|| Current::read(subject, unread));
-    read.expect("no bytes are a message without fields").into()
+    read.expect("empty bytes are a message without fields").into()
 }
 
-/// Whether two say the same, whoever wrote them and when.
+/// True if two objects are equal except for author and time.
 pub(crate) fn same(one: Option<&v1::Object>, other: Option<&v1::Object>) -> bool {
     use object::Kind::{Guard, Kill, Rule};
     let kind = |object: Option<&v1::Object>| object.and_then(|object| object.kind.clone());
@@ -109,7 +109,7 @@ pub(crate) fn same(one: Option<&v1::Object>, other: Option<&v1::Object>) -> bool
     }
 }
 
-/// Whose a rule or guard was and is.
+/// Returns the owners of a rule or guard before and after a change.
 pub(crate) fn owners(change: &v1::ObjectChange) -> impl Iterator<Item = &str> {
     [&change.before, &change.after].into_iter().flatten().map(owner)
 }
@@ -122,7 +122,7 @@ fn owner(object: &v1::Object) -> &str {
     }
 }
 
-/// A change without its objects.
+/// Returns a change without its objects.
 pub(crate) fn head(change: &Change) -> v1::Change {
     let objects = change.edits.iter().filter(|edit| HistorySubject::of_key(&edit.key).is_some()).count();
     v1::Change {
@@ -138,7 +138,7 @@ pub(crate) fn head(change: &Change) -> v1::Change {
     }
 }
 
-/// What a change did to the rules, guards, kills and tokens that pass the filter, in the order of their keys.
+/// Returns the objects of a change that pass the filter, in the order of their keys.
 pub(crate) fn objects<'a>(
     change: &'a Change,
     filter: &'a Changes,

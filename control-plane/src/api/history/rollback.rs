@@ -1,9 +1,11 @@
-//! The way back: a rule, a guard or everything as it was at a revision, in a new revision.
+//! Rolls back one rule, one guard or everything to an earlier revision, in a new revision.
 //!
-//! A rollback is a set of changes made from the history, and written as any set is. Of one rule or guard it is a
-//! put of the old version, with the same checks. Of everything it is made from one revision and only written while
-//! the store is at that revision: no change of somebody else gets lost between, or stays. What was in force is then
-//! in force again, so rules that were beyond a guard are not refused but cut by it, as they were.
+//! A rollback is a set of changes made from the history and written like any set. For one rule or guard it is
+//! a put of the old version with the same checks.
+//!
+//! A rollback of everything is made from one revision and only written while the store is at that revision,
+//! so no concurrent change is lost or kept. It restores what was in force, so guards cut its rules instead of
+//! rejecting them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use std::time::SystemTime;
 
 use damper_core::Faults;
 use damper_proto::v1::{self, rule_result};
+use damper_store::writer::Proposal;
 use tonic::Request;
 
 use crate::api::history::object;
@@ -23,14 +26,13 @@ use crate::state::snapshot::Snapshot;
 use crate::write::Writes;
 use crate::write::chain_limit;
 use crate::write::change_set::{ChangeSet, ChangeSetResult, ResourceChange, Written};
-use crate::write::request::{CompletedWrite, WriteRequest, all_or, check_options, commit, first_answer};
+use crate::write::request::{CompletedWrite, WriteRequest, all_or, check_options, commit, stored_answer};
 use crate::write::resource::{NewGuard, NewRule};
-use damper_store::writer::Proposal;
 
-/// How often everything is rolled back from anew because somebody wrote meanwhile, unless a revision was said.
+/// The most attempts to roll back everything after concurrent writes, if the request expects no revision.
 const TRIES: usize = 8;
 
-/// Makes one rule or guard what it was.
+/// Rolls back one rule or guard.
 pub(crate) async fn one(
     writes: &Arc<Writes>,
     request: Request<v1::RollbackRequest>,
@@ -41,27 +43,27 @@ pub(crate) async fn one(
     let to = check(to_revision, &mut asked.options, &mut faults);
     let subject = all_or(object::named(key).and_then(rolled_back).map_err(ApiError::Faults), faults)?;
     asked.permit([&subject])?;
-    Rollback { of: Some(subject), to, expected: expected_revision, asked }.carry_out(writes).await
+    Rollback { of: Some(subject), to, expected: expected_revision, asked }.run(writes).await
 }
 
-/// A kill is for the incident that it was set in: an earlier one is over, or was ended for a reason. A token that was
-/// revoked must not be good again.
+/// Kills and tokens are not rolled back: an earlier kill is expired or was ended for a reason, and a revoked
+/// token must stay invalid.
 fn rolled_back(named: HistorySubject) -> Result<ResourceKey, Faults> {
     let mut faults = Faults::none();
     match named {
         HistorySubject::Subject(ResourceKey::Kill(pattern)) => faults.add(
             "key.kill",
-            format!("a kill is not rolled back ({pattern}): unkill ends it, kill sets it again"),
+            format!("kills are not rolled back ({pattern}): unkill ends it, kill sets it again"),
         ),
         HistorySubject::Token(id) => {
-            faults.add("key.token", format!("a token is not rolled back ({id}): make a new one"));
+            faults.add("key.token", format!("tokens are not rolled back ({id}): create a new one"));
         }
         HistorySubject::Subject(subject) => return Ok(subject),
     }
     Err(faults)
 }
 
-/// Makes all rules and guards what they were; kills are left alone.
+/// Rolls back all rules and guards; kills are not changed.
 pub(crate) async fn all(
     writes: &Arc<Writes>,
     request: Request<v1::RollbackAllRequest>,
@@ -70,18 +72,18 @@ pub(crate) async fn all(
     let v1::RollbackAllRequest { to_revision, expected_revision, options: _ } = request;
     let mut faults = Faults::none();
     if asked.options.reason.is_empty() {
-        faults.add("options.reason", "must be given");
+        faults.add("options.reason", "is required");
     }
     let to = check(to_revision, &mut asked.options, &mut faults);
     faults.or(()).map_err(ApiError::Faults)?;
-    Rollback { of: None, to, expected: expected_revision, asked }.carry_out(writes).await
+    Rollback { of: None, to, expected: expected_revision, asked }.run(writes).await
 }
 
-/// Notes what is wrong; a rollback without a reason says itself what it is.
+/// Checks the request, and sets a default reason.
 fn check(to: Option<u64>, options: &mut v1::WriteOptions, faults: &mut Faults) -> u64 {
     check_options("options", options, faults);
     if to.is_none() {
-        faults.add("to_revision", "must be given");
+        faults.add("to_revision", "is required");
     }
     let to = to.unwrap_or_default();
     if options.reason.is_empty() {
@@ -91,31 +93,31 @@ fn check(to: Option<u64>, options: &mut v1::WriteOptions, faults: &mut Faults) -
 }
 
 struct Rollback {
-    /// None = everything.
+    /// `None` for everything.
     of: Option<ResourceKey>,
     to: u64,
-    /// The revision of the rule or guard; of the store where everything is rolled back.
+    /// Expected revision of the rule or guard, or of the store for a rollback of everything.
     expected: Option<u64>,
     asked: WriteRequest,
 }
 
-/// A rule or guard then and now.
+/// A rule or guard at the earlier revision and now.
 struct RollbackTarget {
     subject: ResourceKey,
     then: Option<v1::Object>,
     now: Option<v1::Object>,
 }
 
-/// The changes to make, and what each comes to.
+/// The changes to make, with their results.
 struct RollbackPlan {
     set: ChangeSet,
     outcome: Vec<rule_result::Change>,
 }
 
 impl Rollback {
-    async fn carry_out(&self, writes: &Arc<Writes>) -> Result<v1::ApplyRulesResponse, ApiError> {
-        if let Some(first) = first_answer(writes, &self.asked).await? {
-            return self.again(writes, &first).await;
+    async fn run(&self, writes: &Arc<Writes>) -> Result<v1::ApplyRulesResponse, ApiError> {
+        if let Some(first) = stored_answer(writes, &self.asked).await? {
+            return self.answer_repeated(writes, &first).await;
         }
         let mut tries = 1;
         loop {
@@ -134,7 +136,7 @@ impl Rollback {
         }
     }
 
-    /// Rolls back from a table, whether the store is still there or not.
+    /// Rolls back from a snapshot. Errors if the store has moved on.
     async fn attempt(
         &self,
         writes: &Arc<Writes>,
@@ -148,56 +150,59 @@ impl Rollback {
         self.asked.permit(set.0.iter().map(|change| &change.subject))?;
         let guards = set.guards_after(table, &[]);
         if self.of.is_some() {
-            set.judge(&guards, &outcome).map_err(ApiError::Faults)?;
+            set.check_guards(&guards, &outcome).map_err(ApiError::Faults)?;
         }
         let at = SystemTime::now();
         let edits = set.edits(&outcome, table, &self.asked.author(), at);
-        let chain = chain_limit::judge(writes, table, &edits).await?;
-        chain.permit(&self.asked.options, |subject| set.place_of(subject)).map_err(ApiError::Faults)?;
+        let chain = chain_limit::check(writes, table, &edits).await?;
+        chain.permit(&self.asked.options, |subject| set.path_of(subject)).map_err(ApiError::Faults)?;
         if self.asked.options.validate_only {
             set.try_out(writes, table, &outcome, &[])?;
-            let by_hand = Some(self.asked.options.owner.clone());
-            let came_to = ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
-            return Arc::new(set).response(writes, table, came_to).await;
+            let author_owner = Some(self.asked.options.owner.clone());
+            let set_result =
+                ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, author_owner };
+            return Arc::new(set).response(writes, table, set_result).await;
         }
         let expected_head = self.of.is_none().then_some(revision);
         let proposal = Proposal { expected_head, ..self.asked.proposal(at, edits) };
         let done = commit(writes, &self.asked, table, proposal).await?;
         if done.committed.repeated {
-            return self.again(writes, &done).await;
+            return self.answer_repeated(writes, &done).await;
         }
         let revision = done.committed.revision;
-        let by_hand = Some(self.asked.options.owner.clone());
-        let came_to = ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
-        Arc::new(set).response(writes, table, came_to).await
+        let author_owner = Some(self.asked.options.owner.clone());
+        let set_result =
+            ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, author_owner };
+        Arc::new(set).response(writes, table, set_result).await
     }
 
-    /// The answer to a request that was carried out before.
-    async fn again(
+    /// Answers a request that was committed before.
+    async fn answer_repeated(
         &self,
         writes: &Arc<Writes>,
         CompletedWrite { committed, before, .. }: &CompletedWrite,
     ) -> Result<v1::ApplyRulesResponse, ApiError> {
         let RollbackPlan { set, outcome } = match self.plan(writes, before, before.revision()).await {
-            // It is done; only what it did can no longer be told.
+            // The rollback is done, but its changes are no longer kept.
             Err(ApiError::NoLongerKept { .. }) => {
                 RollbackPlan { set: ChangeSet(Vec::new()), outcome: Vec::new() }
             }
             plan => plan?,
         };
         let edits = set.edits(&outcome, before, &self.asked.author(), SystemTime::now());
-        let chain = chain_limit::judge(writes, before, &edits).await?;
-        let by_hand = Some(self.asked.options.owner.clone());
+        let chain = chain_limit::check(writes, before, &edits).await?;
+        let author_owner = Some(self.asked.options.owner.clone());
         let revision = committed.revision;
-        let came_to = ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
-        Arc::new(set).response(writes, before, came_to).await
+        let set_result =
+            ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, author_owner };
+        Arc::new(set).response(writes, before, set_result).await
     }
 
     fn expected_head(&self) -> Option<u64> {
         self.expected.filter(|_| self.of.is_none())
     }
 
-    /// What leads from a revision back; the table is there or later.
+    /// Returns the plan from a revision back; the snapshot is at that revision or later.
     async fn plan(&self, writes: &Writes, table: &Snapshot, upto: u64) -> Result<RollbackPlan, ApiError> {
         let wanted = |subject: &ResourceKey| match &self.of {
             Some(of) => of == subject,
@@ -206,7 +211,7 @@ impl Rollback {
         let touched = history::touched(&*writes.fleet.state.store, self.to, upto, wanted).await?;
         let mut plan = RollbackPlan { set: ChangeSet(Vec::new()), outcome: Vec::new() };
         let mut faults = Faults::none();
-        for RollbackTarget { subject, then, now } in self.versions(table, touched)? {
+        for RollbackTarget { subject, then, now } in self.targets(table, touched)? {
             let same = object::same(then.as_ref(), now.as_ref());
             let outcome = match (&then, &now) {
                 (Some(_), Some(_)) if same => rule_result::Change::Unchanged,
@@ -233,8 +238,8 @@ impl Rollback {
         }
     }
 
-    /// What was touched since; of one rule or guard also where it was not.
-    fn versions(
+    /// Returns what has changed since the revision; a single rule or guard also if it is unchanged.
+    fn targets(
         &self,
         table: &Snapshot,
         touched: BTreeMap<ResourceKey, KeyHistory>,
@@ -243,17 +248,17 @@ impl Rollback {
             let now = Current::stored(table, of).map(v1::Object::from);
             return Ok(vec![RollbackTarget { subject: of.clone(), then: now.clone(), now }]);
         }
-        let versions = touched.into_iter().map(|(subject, KeyHistory { before, after })| {
+        let targets = touched.into_iter().map(|(subject, KeyHistory { before, after })| {
             let now = after.map(|entry| object::read(&subject, entry));
             let then = before.map(|entry| {
                 let read = Current::read(&subject, entry).map(v1::Object::from);
                 let (to, what) = (self.to, &subject);
-                read.ok_or_else(|| ApiError::Damaged(format!("{what} as of revision {to} can not be read")))
+                read.ok_or_else(|| ApiError::Damaged(format!("{what} as of revision {to} is unreadable")))
             });
             let then = then.transpose()?;
             Ok(RollbackTarget { subject, then, now })
         });
-        versions.collect()
+        targets.collect()
     }
 
     fn change(&self, subject: ResourceKey, then: Option<v1::Object>) -> Result<ResourceChange, ApiError> {
@@ -277,7 +282,7 @@ impl Rollback {
     }
 }
 
-/// The table at the store's expected revision, which is later than this replica's.
+/// Returns the snapshot at the expected revision of the store, which is later than this replica's.
 async fn at_head(writes: &Writes, head: u64) -> Result<Arc<Snapshot>, ApiError> {
     let newest = history::newest(&writes.fleet.state).await?;
     if head > newest {

@@ -1,4 +1,4 @@
-//! All kills in force.
+//! Lists all kills in force.
 
 use std::time::SystemTime;
 

@@ -1,8 +1,8 @@
-//! `damper.v1.Kills`: stops what is repeated, at once and for a time. One use case, one file.
+//! `damper.v1.Kills`: stops retries and hedges at once and for a time, one file per method.
 //!
-//! A kill is written as a rule is, through the same writer, so that history, audit and repeated requests hold for
-//! it. What it stops is the engine's; that it goes out before anything else is `distribution`'s. It is over when its
-//! time is, without a write; [`expiry`] only clears away what is left of it in the store.
+//! A kill is written like a rule, through the same writer, so history, audit log and repeated requests work
+//! the same. The engine defines its effect; [`crate::push`] sends it before anything else. It ends at its
+//! expiry without a write; [`crate::write::kill_expiry`] only deletes the expired entry from the store.
 
 pub(crate) mod list;
 pub(crate) mod set;
@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 
 use crate::write::Writes;
 
-/// The service.
+/// The kill service.
 pub(crate) struct Kills {
     writes: Arc<Writes>,
 }

@@ -1,13 +1,15 @@
-//! Sets kills, or replaces those with the same keys: one or several, all in one change.
+//! Sets kills or replaces those with the same keys, one or several in one change.
 //!
-//! Its end is a time of the wall clock of the server that takes it, reckoned from when it takes it: a request that is
-//! repeated by its id does not prolong what it set.
+//! The expiry is a wall clock time, computed when the server accepts the request. A repeated request id does
+//! not extend the kill.
 
 use std::future::Future;
 use std::time::{Duration, SystemTime};
 
 use damper_core::{Faults, Pattern, kill as bounds};
+use damper_net::limits::Limit;
 use damper_proto::{convert, v1};
+use damper_store::writer::{Committed, ProposedEdit};
 use tonic::Request;
 
 use crate::state::error::ApiError;
@@ -17,14 +19,12 @@ use crate::state::snapshot::Snapshot;
 use crate::write::Writes;
 use crate::write::reach::ReachSurvey;
 use crate::write::request::{
-    CompletedWrite, WriteRequest, all_or, check_expected, check_options, first_answer, listed, read_keys,
+    CompletedWrite, WriteRequest, all_or, check_expected, check_options, listed, read_keys, stored_answer,
     too_many, write,
 };
 use crate::write::{held_kills, kill_expiry};
-use damper_net::limits::Limit;
-use damper_store::writer::{Committed, ProposedEdit};
 
-/// Kills that may be set, alike but for their keys; the first is the one that is answered.
+/// Kills to be set, equal except for their keys. The response shows the first.
 struct NewKill {
     subjects: Vec<ResourceKey>,
     patterns: Vec<Pattern>,
@@ -38,19 +38,21 @@ pub(crate) async fn kill(
     request: Request<v1::KillRequest>,
 ) -> Result<v1::KillResponse, ApiError> {
     let (asked, request) = WriteRequest::read("kill", request, |request| request.options.take());
-    let asked = asked.taken_within(held_kills::IF_BUSY_FOR);
-    let said = request.expected_revision;
+    let asked = asked.taken_within(held_kills::MAX_WRITER_WAIT);
+    let expected_revision = request.expected_revision;
     let wanted = NewKill::read(request, asked.options.clone())?;
     asked.permit(&wanted.subjects)?;
     let at = SystemTime::now();
     let wire = wanted.wire(&wanted.patterns[0], &asked.author(), at);
-    match unless_away(writes, first_answer(writes, &asked)).await? {
+    match unless_away(writes, stored_answer(writes, &asked)).await? {
         Some(Some(first)) => return Ok(carried_out(writes, &wanted, wire, &first)),
-        None if !wanted.options.validate_only => return in_memory(writes, &asked, &wanted, said, at).await,
+        None if !wanted.options.validate_only => {
+            return in_memory(writes, &asked, &wanted, expected_revision, at).await;
+        }
         Some(None) | None => {}
     }
     let table = writes.fleet.table();
-    let expected = expected(&table, &wanted.subjects[0], said, at);
+    let expected = expected(&table, &wanted.subjects[0], expected_revision, at);
     if wanted.options.validate_only {
         check_expected(&table, &wanted.subjects[0], expected)?;
         check_count(&table, &wanted.patterns, at)?;
@@ -65,13 +67,13 @@ pub(crate) async fn kill(
         });
     let writing = async {
         if table.kills().stored_count() + wanted.patterns.len() > bounds::MAX_KILLS {
-            // What is over must not keep the place of what is needed.
+            // Expired kills must not use up the limit.
             kill_expiry::make_room(writes).await?;
         }
         write(writes, &asked, &table, at, edits.collect()).await
     };
     let Some(done) = unless_away(writes, writing).await? else {
-        return in_memory(writes, &asked, &wanted, said, at).await;
+        return in_memory(writes, &asked, &wanted, expected_revision, at).await;
     };
     if !done.committed.repeated {
         let NewKill { subjects, patterns: _, calls, time_to_live, options } = &wanted;
@@ -91,7 +93,7 @@ pub(crate) async fn kill(
     Ok(carried_out(writes, &wanted, wire, &done))
 }
 
-/// What the store answers; `None` if it is away, or not the one that is known.
+/// Returns the result of the store; `None` if the store is unavailable or was replaced.
 pub(crate) async fn unless_away<T>(
     writes: &Writes,
     asking: impl Future<Output = Result<T, ApiError>>,
@@ -105,16 +107,20 @@ pub(crate) async fn unless_away<T>(
     }
 }
 
-/// Sets the kills from memory: clients get them now, the store later.
+/// Sets the kills in memory: clients get them now, the store later.
 async fn in_memory(
     writes: &Writes,
     asked: &WriteRequest,
     wanted: &NewKill,
-    said: Option<u64>,
+    expected_revision: Option<u64>,
     at: SystemTime,
 ) -> Result<v1::KillResponse, ApiError> {
     let table = writes.fleet.table();
-    check_expected(&table, &wanted.subjects[0], expected(&table, &wanted.subjects[0], said, at))?;
+    check_expected(
+        &table,
+        &wanted.subjects[0],
+        expected(&table, &wanted.subjects[0], expected_revision, at),
+    )?;
     check_count(&table, &wanted.patterns, at)?;
     let wire = |pattern: &Pattern| wanted.wire(pattern, &asked.author(), at);
     let decisions = wanted.patterns.iter().map(|pattern| (pattern, Some(wire(pattern))));
@@ -131,10 +137,10 @@ impl NewKill {
         let mut faults = Faults::none();
         let time_to_live = read_time_to_live(time_to_live, &mut faults);
         let v1::WriteOptions { reason, .. } = &options;
-        let mut of_reason = Faults::none();
-        bounds::check_reason(reason, &mut of_reason);
-        faults.nest("options", of_reason);
-        // That the reason is too long was just said.
+        let mut reason_faults = Faults::none();
+        bounds::check_reason(reason, &mut reason_faults);
+        faults.nest("options", reason_faults);
+        // `check_reason` has reported a too long reason already.
         let others = v1::WriteOptions { reason: String::new(), ..options.clone() };
         check_options("options", &others, &mut faults);
         let patterns = all_or(read_keys(key.as_ref(), &also).map_err(ApiError::Faults), faults)?;
@@ -142,7 +148,7 @@ impl NewKill {
         Ok(Self { subjects, patterns, calls, time_to_live, options })
     }
 
-    /// What is to be stored for one of the keys.
+    /// Returns the kill to store for one of the keys.
     fn wire(&self, pattern: &Pattern, author: &str, at: SystemTime) -> v1::KillSwitch {
         v1::KillSwitch {
             key: Some(pattern.into()),
@@ -158,27 +164,33 @@ impl NewKill {
     }
 }
 
-fn read_time_to_live(said: Option<prost_types::Duration>, faults: &mut Faults) -> Duration {
-    let Some(said) = said else { return bounds::DEFAULT_TIME_TO_LIVE };
-    match convert::length(said) {
+fn read_time_to_live(wire: Option<prost_types::Duration>, faults: &mut Faults) -> Duration {
+    let Some(wire) = wire else { return bounds::DEFAULT_TIME_TO_LIVE };
+    match convert::length(wire) {
         Some(time_to_live) => {
             bounds::check_time_to_live(time_to_live, faults);
             time_to_live
         }
         None => {
-            let v1_words = format!("{} seconds with {} nanos", said.seconds, said.nanos);
-            faults.add("time_to_live", format!("{v1_words} is not in {}", bounds::TIME_TO_LIVE));
+            let text = format!("{} s and {} ns", wire.seconds, wire.nanos);
+            faults.add("time_to_live", format!("must be {}, not {text}", bounds::TIME_TO_LIVE));
             bounds::DEFAULT_TIME_TO_LIVE
         }
     }
 }
 
-/// The revision that the entry in the store must have: "must not exist" holds for a kill that is over, too.
-fn expected(table: &Snapshot, subject: &ResourceKey, said: Option<u64>, now: SystemTime) -> Option<u64> {
+/// Returns the revision that the entry in the store must have. An expired kill counts as absent for "must not
+/// exist".
+fn expected(
+    table: &Snapshot,
+    subject: &ResourceKey,
+    expected_revision: Option<u64>,
+    now: SystemTime,
+) -> Option<u64> {
     let stored = table.kills().stored(subject.pattern());
-    match stored.filter(|stored| said == Some(0) && stored.remaining(now).is_none()) {
-        Some(over) => Some(over.wire.revision),
-        None => said,
+    match stored.filter(|stored| expected_revision == Some(0) && stored.remaining(now).is_none()) {
+        Some(expired) => Some(expired.wire.revision),
+        None => expected_revision,
     }
 }
 
@@ -190,7 +202,7 @@ fn check_count(table: &Snapshot, patterns: &[Pattern], now: SystemTime) -> Resul
     }
 }
 
-/// The kill that a request has set; of one that was repeated, when that kill is there no more, what is known of it.
+/// Returns the kill set by a request. If a repeated request's kill is gone, returns what is known of it.
 fn written(
     committed: &Committed,
     table: &Snapshot,
@@ -219,6 +231,6 @@ fn carried_out(
 }
 
 fn response(writes: &Writes, kill: v1::KillSwitch, revision: u64, wanted: &NewKill) -> v1::KillResponse {
-    let reach = ReachSurvey::of(&writes.fleet).reach_of_kills(&wanted.patterns);
+    let reach = ReachSurvey::new(&writes.fleet).reach_of_kills(&wanted.patterns);
     v1::KillResponse { kill: Some(kill), revision, reach: Some(reach) }
 }

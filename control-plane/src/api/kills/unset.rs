@@ -1,9 +1,10 @@
-//! Ends kills before their time: one or several, all in one change.
+//! Ends kills before their expiry, one or several in one change.
 
 use std::time::SystemTime;
 
 use damper_core::{Faults, Pattern};
 use damper_proto::v1;
+use damper_store::writer::ProposedEdit;
 use tonic::Request;
 
 use crate::api::kills::set::unless_away;
@@ -12,17 +13,16 @@ use crate::state::resource_key::ResourceKey;
 use crate::write::Writes;
 use crate::write::held_kills;
 use crate::write::request::{
-    CompletedWrite, WriteRequest, all_or, check_expected, check_options, first_answer, listed, read_keys,
+    CompletedWrite, WriteRequest, all_or, check_expected, check_options, listed, read_keys, stored_answer,
     write,
 };
-use damper_store::writer::ProposedEdit;
 
 pub(crate) async fn unkill(
     writes: &Writes,
     request: Request<v1::UnkillRequest>,
 ) -> Result<v1::UnkillResponse, ApiError> {
     let (asked, request) = WriteRequest::read("unkill", request, |request| request.options.take());
-    let asked = asked.taken_within(held_kills::IF_BUSY_FOR);
+    let asked = asked.taken_within(held_kills::MAX_WRITER_WAIT);
     let options = &asked.options;
     let mut faults = Faults::none();
     check_options("options", options, &mut faults);
@@ -31,22 +31,22 @@ pub(crate) async fn unkill(
     asked.permit(&subjects)?;
     let (at, table) = (SystemTime::now(), writes.fleet.table());
     let missing = || ApiError::NotFound(format!("there is no {}", listed(&subjects)));
-    let stands = |subject: &ResourceKey| {
+    let is_active = |subject: &ResourceKey| {
         let stored = table.kills().stored(subject.pattern());
         stored.map(|stored| stored.remaining(at).is_some())
     };
     if options.validate_only {
-        if !subjects.iter().any(|subject| stands(subject) == Some(true)) {
+        if !subjects.iter().any(|subject| is_active(subject) == Some(true)) {
             return Err(missing());
         }
         check_expected(&table, &subjects[0], request.expected_revision)?;
         return Ok(v1::UnkillResponse { revision: table.revision(), unstored: false });
     }
-    let Some(first) = unless_away(writes, first_answer(writes, &asked)).await? else {
+    let Some(first) = unless_away(writes, stored_answer(writes, &asked)).await? else {
         return in_memory(writes, &asked, &subjects, request.expected_revision).await;
     };
-    // One that this replica does not know may have been set at another one a moment ago.
-    if first.is_none() && subjects.iter().all(|subject| stands(subject) == Some(false)) {
+    // Another replica may have set an unknown kill a moment ago.
+    if first.is_none() && subjects.iter().all(|subject| is_active(subject) == Some(false)) {
         return Err(missing());
     }
     let edits = subjects.iter().enumerate().map(|(place, subject)| {
@@ -72,13 +72,13 @@ pub(crate) async fn unkill(
             author,
             principal,
             revision = committed.revision,
-            "ended before its time"
+            "kill ended before its expiry"
         );
     }
     Ok(v1::UnkillResponse { revision: committed.revision, unstored: false })
 }
 
-/// Ends the kills from memory: clients learn of it now, the store later.
+/// Ends the kills in memory: clients get the change now, the store later.
 async fn in_memory(
     writes: &Writes,
     asked: &WriteRequest,
@@ -86,15 +86,15 @@ async fn in_memory(
     expected: Option<u64>,
 ) -> Result<v1::UnkillResponse, ApiError> {
     let (table, now) = (writes.fleet.table(), SystemTime::now());
-    let stands = |pattern: &&Pattern| {
+    let is_active = |pattern: &&Pattern| {
         table.kills().stored(pattern).is_some_and(|stored| stored.remaining(now).is_some())
     };
-    let standing: Vec<_> = subjects.iter().map(ResourceKey::pattern).filter(stands).collect();
-    if standing.is_empty() {
+    let active: Vec<_> = subjects.iter().map(ResourceKey::pattern).filter(is_active).collect();
+    if active.is_empty() {
         return Err(ApiError::NotFound(format!("there is no {}", listed(subjects))));
     }
     check_expected(&table, &subjects[0], expected)?;
-    let decisions = standing.into_iter().map(|pattern| (pattern, None));
+    let decisions = active.into_iter().map(|pattern| (pattern, None));
     let table = held_kills::hold(writes, asked, decisions.collect()).await?;
     Ok(v1::UnkillResponse { revision: table.revision(), unstored: true })
 }

@@ -1,4 +1,4 @@
-//! Removes one rule.
+//! Deletes one rule.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Why which rule applies to a route, and what it amounts to.
+//! Explains which rule applies to a route, and its effect.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -20,7 +20,7 @@ pub(crate) async fn explain(
     fleet: &Arc<FleetState>,
     request: v1::ExplainRequest,
 ) -> Result<v1::ExplainResponse, ApiError> {
-    let Some(route) = &request.route else { return Err(ApiError::fault("route", "must be given")) };
+    let Some(route) = &request.route else { return Err(ApiError::fault("route", "is required")) };
     let route = convert::route_key(route).map_err(|faults| ApiError::at("route", faults))?;
     fleet.aside(move |fleet| Ok(explained(fleet, &route))).await
 }
@@ -49,7 +49,7 @@ fn explained(fleet: &FleetState, route: &RouteKey) -> v1::ExplainResponse {
             .map(|stored| killed(stored, now))
             .into_iter()
             .chain(notes(&explanation, unread.as_ref(), &table, route))
-            .chain(unheard_of(fleet, route))
+            .chain(unknown_route(fleet, route))
             .collect(),
         cuts: explanation.cuts.iter().map(cut).collect(),
         kill: kill.and_then(|stored| stored.shown(now)),
@@ -58,16 +58,16 @@ fn explained(fleet: &FleetState, route: &RouteKey) -> v1::ExplainResponse {
     }
 }
 
-/// A slip in a name explains a route that nobody has.
-fn unheard_of(fleet: &FleetState, route: &RouteKey) -> Option<String> {
+/// Returns a note if no client reports the route, as with a typing error in a name.
+fn unknown_route(fleet: &FleetState, route: &RouteKey) -> Option<String> {
     let is_known = fleet.stats.keys().iter().any(|known| **known == *route);
-    (!is_known).then(|| "no process has reported a call on this route: are its names right?".to_owned())
+    (!is_known).then(|| "no client has reported a call on this route; check its names".to_owned())
 }
 
-/// What deserves a look in the winner, as it is in force here.
+/// Returns the findings about the winning rule as it is in force.
 fn findings(fleet: &FleetState, explanation: &Explanation) -> Vec<v1::Finding> {
     let Some(rule) = &explanation.in_force else { return Vec::new() };
-    FindingList::all(findings::of_rule_itself(rule, &Traffic::of(fleet)))
+    FindingList::all(findings::of_rule_itself(rule, &Traffic::new(fleet)))
 }
 
 fn cut(Tightened { guard, excess }: &Tightened) -> v1::Cut {
@@ -79,30 +79,30 @@ fn cut(Tightened { guard, excess }: &Tightened) -> v1::Cut {
     }
 }
 
-/// What a kill does, whatever rules say.
+/// Describes the effect of a kill under any rule.
 fn killed(stored: &StoredKill, now: SystemTime) -> String {
     let kill = &stored.kill;
     let stops = if kill.calls() { "every call is refused" } else { "nothing is retried or hedged" };
     let left = Duration::from_secs(stored.remaining(now).unwrap_or_default().as_secs());
-    format!("kill {} goes before every rule: {stops}, for {left:?} more ({})", kill.pattern(), kill.reason())
+    format!("kill {} overrides every rule: {stops}, for another {left:?} ({})", kill.pattern(), kill.reason())
 }
 
-/// What the callee itself bounds, whatever rules say.
+/// Describes the retry limits of the callee.
 fn limits(table: &Snapshot, route: &RouteKey) -> Vec<String> {
     let of_route = table.guards_of(route).filter_map(|guard| Some((guard, guard.ceiling().repeat_limit?)));
-    let in_words = of_route.map(|(guard, limit)| {
+    let texts = of_route.map(|(guard, limit)| {
         let RepeatLimit { mode, ratio, min } = limit;
         let does = match mode {
-            Mode::Enforce => "serves",
-            Mode::Observe => "only observes whether there are",
-            Mode::Off => return format!("the repeat limit of guard {} is off", guard.pattern()),
+            Mode::Enforce => "accepts",
+            Mode::Observe => "would accept",
+            Mode::Off => return format!("the retry limit of guard {} is off", guard.pattern()),
         };
         format!(
-            "each process of the callee {does} no more repeats than max({ratio} x first sends, {min}) per method and 10 s (guard {})",
+            "each process of the callee {does} at most max({ratio} x first attempts, {min}) extra attempts per method and 10 s (guard {})",
             guard.pattern()
         )
     });
-    in_words.collect()
+    texts.collect()
 }
 
 fn notes(
@@ -114,20 +114,18 @@ fn notes(
     let mut notes = Vec::new();
     match &explanation.winner {
         None if let Some(rule) = unread => {
-            notes.push(format!("{rule} is off: {UNREAD}; wider rules do not take its place"));
+            notes.push(format!("{rule} is off: {UNREAD}; wider rules do not apply instead"));
         }
         Some(winner) if let Some(guard) = unread => {
             notes.push(format!("rule {} is off: {guard} is {UNREAD}", winner.pattern()));
         }
         None => notes.push("no rule matches: calls are sent once and counted".to_owned()),
         Some(winner) => {
-            notes.push(format!("rule {} applies, whole; nothing is merged", winner.pattern()));
+            notes.push(format!("rule {} applies; rules are not merged", winner.pattern()));
             match winner.policy().mode {
-                Mode::Off => notes.push("its mode is off: calls pass untouched".to_owned()),
+                Mode::Off => notes.push("its mode is off: calls are passed through".to_owned()),
                 Mode::Observe => {
-                    notes.push(
-                        "its mode is observe: decisions are made and counted, none is carried out".to_owned(),
-                    );
+                    notes.push("its mode is observe: decisions are counted, not enforced".to_owned());
                 }
                 Mode::Enforce => {}
             }
@@ -137,10 +135,10 @@ fn notes(
     let lost = explanation
         .losers
         .iter()
-        .map(|loser| format!("rule {} lost: {}", loser.rule.pattern(), loser.reason));
+        .map(|loser| format!("rule {} does not apply: {}", loser.rule.pattern(), loser.reason));
     notes.extend(lost);
     if table.stale_since.is_some() {
-        notes.push("the store does not answer: newer rules may exist".to_owned());
+        notes.push("the store is unavailable: newer rules may exist".to_owned());
     }
     notes
 }

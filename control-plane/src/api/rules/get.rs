@@ -1,4 +1,4 @@
-//! One rule, by its key.
+//! Returns one rule by its key.
 
 use damper_proto::v1;
 

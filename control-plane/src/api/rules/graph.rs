@@ -1,4 +1,5 @@
-//! `Fleet.GetChain`: every edge, the worst paths as measured and as the rules would have it, and the worst of each rule.
+//! `Fleet.GetChain`: every edge, the worst paths as measured and as bounded by the rules, and the worst path
+//! of each rule.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -15,7 +16,7 @@ use crate::graph::worst_path::{MeasuredCost, WorstPath, worst};
 use crate::state::error::ApiError;
 use crate::stats::rate_window::RateWindow;
 
-/// The most edges, and the most rules, in one answer.
+/// The most edges, and the most rules, in one response.
 const MAX_EDGES: usize = 5_000;
 const MAX_RULES: usize = 10_000;
 
@@ -57,7 +58,7 @@ fn chain(
     })
 }
 
-/// Of each rule that applies to a route the worst chain through one of its routes.
+/// Returns the worst chain through a route of each rule that applies to any.
 fn rules(seen: &GraphInput, graph: &Graph) -> Vec<v1::RuleBound> {
     let through = through(graph);
     let worst: HashMap<Ends, u64> =
@@ -81,7 +82,7 @@ fn known(graph: &Graph, service: &str) -> Result<usize, ApiError> {
         .ok_or_else(|| ApiError::NotFound(format!("no route from or to {service} is known")))
 }
 
-/// Which edges lie on a way to the service or from it.
+/// Returns for each edge whether it is on a path to or from the service.
 fn leads_to_or_from(graph: &Graph, service: usize) -> Vec<bool> {
     let mut arriving: Vec<Vec<usize>> = vec![Vec::new(); graph.services.len()];
     for (number, edge) in graph.edges.iter().enumerate() {
@@ -93,7 +94,8 @@ fn leads_to_or_from(graph: &Graph, service: usize) -> Vec<bool> {
     leads
 }
 
-/// Marks every edge that is met from a service on, where `edges_at` go on from each and `end` is where one leads.
+/// Marks every edge reachable from a service. `edges_at` returns the next edges, `end` the other end of an
+/// edge.
 fn follow(
     graph: &Graph,
     service: usize,

@@ -1,4 +1,4 @@
-//! Rules by filter, in pages.
+//! Lists rules by filter, in pages.
 
 use std::sync::Arc;
 

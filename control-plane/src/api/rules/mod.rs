@@ -1,6 +1,6 @@
-//! `damper.v1.Rules`: the admin API. One use case, one file.
+//! `damper.v1.Rules`: the admin API for rules, one file per method.
 //!
-//! Reads come from the table; writes go to the writer (see `requests`). Nothing here touches a stream.
+//! Reads use the snapshot; writes use [`crate::write`]. Nothing here touches a client stream.
 
 pub(crate) mod apply;
 pub(crate) mod delete;
@@ -20,21 +20,21 @@ use crate::state::exclusive::ExclusiveWorker;
 use crate::write::Writes;
 use tokio_util::sync::CancellationToken;
 
-/// The service.
+/// The rule service.
 pub(crate) struct Rules {
     writes: Arc<Writes>,
-    /// Ends the reading of a set.
+    /// Cancels the reading of a set.
     stopping: CancellationToken,
-    /// For sets that are being read and written.
-    rooms: apply::ApplyQuota,
-    /// For predictions.
-    turn: ExclusiveWorker,
+    /// Quota for sets that are being read and written.
+    quota: apply::ApplyQuota,
+    /// Runs the predictions.
+    worker: ExclusiveWorker,
 }
 
 impl Rules {
     pub(crate) fn new(writes: Arc<Writes>, stopping: CancellationToken) -> Self {
-        let rooms = apply::ApplyQuota::new(writes.limits.max_apply_bytes);
-        Self { writes, stopping, rooms, turn: ExclusiveWorker::new() }
+        let quota = apply::ApplyQuota::new(writes.limits.max_apply_bytes);
+        Self { writes, stopping, quota, worker: ExclusiveWorker::new() }
     }
 }
 
@@ -71,14 +71,14 @@ impl v1::rules_server::Rules for Rules {
         &self,
         request: Request<v1::JudgeRuleRequest>,
     ) -> Result<Response<v1::PutRuleResponse>, Status> {
-        self.writes.fleet.state.answer(put::judge(&self.writes, request.into_inner())).await
+        self.writes.fleet.state.answer(put::check(&self.writes, request.into_inner())).await
     }
 
     async fn apply_rules(
         &self,
         request: Request<Streaming<v1::ApplyRulesRequest>>,
     ) -> Result<Response<v1::ApplyRulesResponse>, Status> {
-        let work = apply::apply(&self.writes, &self.rooms, &self.stopping, request);
+        let work = apply::apply(&self.writes, &self.quota, &self.stopping, request);
         self.writes.fleet.metrics.written("apply", work.await.map(Response::new).map_err(Status::from))
     }
 
@@ -86,7 +86,7 @@ impl v1::rules_server::Rules for Rules {
         &self,
         request: Request<v1::WhatIfRequest>,
     ) -> Result<Response<v1::WhatIfResponse>, Status> {
-        let work = apply::what_if(&self.writes, &self.turn, request);
+        let work = apply::what_if(&self.writes, &self.worker, request);
         self.writes.fleet.state.answer(work).await
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use damper_core::Faults;
+use damper_net::limits::Limit;
 use damper_proto::v1;
 use tonic::Request;
 
@@ -20,7 +21,6 @@ use crate::write::request::{CompletedWrite, WriteRequest, all_or, check_expected
 use crate::write::resource::NewRule;
 use crate::write::single;
 use crate::write::single::{Effects, SingleWrite, SingleWriteResult};
-use damper_net::limits::Limit;
 
 pub(crate) async fn put(
     writes: &Arc<Writes>,
@@ -31,21 +31,21 @@ pub(crate) async fn put(
     check_options("options", &asked.options, &mut faults);
     let written = all_or(NewRule::read("rule", request.rule), faults)?;
     match single::put(writes, &asked, &written, request.expected_revision).await? {
-        SingleWriteResult::Tried(table, beside) => {
-            try_out(writes, &table, &written, request.expected_revision, beside)
+        SingleWriteResult::Tried(table, effects) => {
+            try_out(writes, &table, &written, request.expected_revision, effects)
         }
-        SingleWriteResult::Written(done, beside) => Ok(response(writes, &written, &done, beside)),
+        SingleWriteResult::Written(done, effects) => Ok(response(writes, &written, &done, effects)),
     }
 }
 
-/// What a put would answer, whoever asks.
-pub(crate) async fn judge(
+/// Returns the response to a put without writing, for every caller.
+pub(crate) async fn check(
     writes: &Arc<Writes>,
     request: v1::JudgeRuleRequest,
 ) -> Result<v1::PutRuleResponse, ApiError> {
     let written = NewRule::read("rule", request.rule)?;
-    let beside = single::judge(writes, &written).await?;
-    try_out(writes, &writes.fleet.table(), &written, None, beside)
+    let effects = single::check(writes, &written).await?;
+    try_out(writes, &writes.fleet.table(), &written, None, effects)
 }
 
 impl SingleWrite for NewRule {
@@ -61,7 +61,7 @@ impl SingleWrite for NewRule {
         self.value(table, author, at)
     }
 
-    /// A rule that guards do not allow, or that lets a chain send too much, is refused unless it is there already.
+    /// Errors if guards or the limit along the chain do not allow the rule, unless it is stored already.
     fn permit(
         &self,
         before: &Snapshot,
@@ -72,12 +72,14 @@ impl SingleWrite for NewRule {
             return Ok(());
         }
         let mut faults = Faults::none();
-        let refusals =
-            [findings::refuse(before.guards(), &self.rule), chain.permit(options, |_| "policy".to_owned())];
-        for refused in refusals.into_iter().filter_map(Result::err) {
-            faults.nest("", refused);
+        let checks = [
+            findings::check_guards(before.guards(), &self.rule),
+            chain.permit(options, |_| "policy".to_owned()),
+        ];
+        for fault in checks.into_iter().filter_map(Result::err) {
+            faults.nest("", fault);
         }
-        faults.or(()).map_err(|refused| ApiError::at("rule", refused))
+        faults.or(()).map_err(|faults| ApiError::at("rule", faults))
     }
 }
 
@@ -85,14 +87,14 @@ fn response(
     writes: &Writes,
     written: &NewRule,
     CompletedWrite { committed, after: table, .. }: &CompletedWrite,
-    mut beside: Effects,
+    mut effects: Effects,
 ) -> v1::PutRuleResponse {
     let revision = committed.keys.first().and_then(|(_, revision)| *revision).unwrap_or(committed.revision);
     let stored = table.stored(written.rule.pattern()).filter(|stored| stored.wire.revision == revision);
     let rule =
         stored.map_or_else(|| v1::Rule { revision, ..written.wire.clone() }, |stored| stored.wire.clone());
-    let (was, is) = beside.amplified.take().unzip();
-    let (reach, findings) = found(writes, table.guards(), written, beside);
+    let (was, is) = effects.amplified.take().unzip();
+    let (reach, findings) = found(writes, table.guards(), written, effects);
     v1::PutRuleResponse {
         rule: Some(rule),
         revision: committed.revision,
@@ -104,13 +106,13 @@ fn response(
     }
 }
 
-/// What a put would answer.
+/// Returns the response to a dry run.
 fn try_out(
     writes: &Writes,
     table: &Snapshot,
     written: &NewRule,
     expected: Option<u64>,
-    mut beside: Effects,
+    mut effects: Effects,
 ) -> Result<v1::PutRuleResponse, ApiError> {
     let subject = written.subject();
     check_expected(table, &subject, expected)?;
@@ -119,8 +121,8 @@ fn try_out(
         return Err(too_many(Limit::Rules, table.len() + 1, limit));
     }
     let same = written.unchanged(table);
-    let (was, is) = beside.amplified.take().unzip();
-    let (reach, findings) = found(writes, table.guards(), written, beside);
+    let (was, is) = effects.amplified.take().unzip();
+    let (reach, findings) = found(writes, table.guards(), written, effects);
     Ok(v1::PutRuleResponse {
         rule: Some(same.unwrap_or(&written.wire).clone()),
         revision: table.revision(),
@@ -132,16 +134,16 @@ fn try_out(
     })
 }
 
-/// Whom the rule concerns, and what deserves a look.
+/// Returns the reach of the rule and its findings.
 fn found(
     writes: &Writes,
     guards: &GuardTable,
     written: &NewRule,
-    beside: Effects,
+    effects: Effects,
 ) -> (v1::RuleReach, Vec<v1::Finding>) {
-    let reach = ReachSurvey::of(&writes.fleet).reach(&written.rule);
-    let of_rule = findings::of_rule(guards, &written.rule, &Traffic::of(&writes.fleet), &reach);
-    let beside = beside.findings(&written.subject());
-    let findings = FindingList::all(beside.chain(of_rule));
+    let reach = ReachSurvey::new(&writes.fleet).reach(&written.rule);
+    let rule_findings = findings::of_rule(guards, &written.rule, &Traffic::new(&writes.fleet), &reach);
+    let effects = effects.findings(&written.subject());
+    let findings = FindingList::all(effects.chain(rule_findings));
     (reach, findings)
 }

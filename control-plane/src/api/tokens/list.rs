@@ -1,4 +1,4 @@
-//! All tokens, without what opens anything.
+//! Lists all tokens, without their secrets.
 
 use damper_proto::v1;
 

@@ -1,8 +1,8 @@
-//! `damper.v1.Tokens`: who may do what. One use case, one file.
+//! `damper.v1.Tokens`: creates, lists and revokes tokens, one file per method.
 //!
-//! A token is written as a rule is, through the same writer, so that history, audit and repeated requests hold for it,
-//! and so that every replica learns of a revocation as it learns of a rule. Who may call this, as anything else, is
-//! `access`'s to say.
+//! A token is written like a rule, through the same writer, so history, audit log and repeated requests work
+//! the same, and every replica receives a revocation like a rule. [`crate::auth`] decides which callers have
+//! access.
 
 pub(crate) mod create;
 pub(crate) mod list;
@@ -17,7 +17,7 @@ use crate::auth::Authenticator;
 use crate::auth::caller::Caller;
 use crate::write::Writes;
 
-/// The service.
+/// The token service.
 pub(crate) struct Tokens {
     writes: Arc<Writes>,
     access: Arc<Authenticator>,

@@ -1,14 +1,15 @@
-//! Ends a token.
+//! Revokes a token.
 //!
-//! Its entry goes; with the table every replica learns of it and ends what the token had opened. Whoever has revoked
-//! the last admin token without an end could be left with nobody who makes tokens, so that one stays; the writer decides
-//! which is the last, since two could be revoked at once.
+//! Its entry is deleted; every replica sees this in the next snapshot and ends the token's streams and
+//! sessions. The last admin token without an expiry cannot be revoked, so that new tokens can always be
+//! created. The writer checks this, since two could be revoked concurrently.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use damper_core::Faults;
 use damper_proto::v1;
+use damper_store::writer::{EditPlanner, EntriesView, Proposal, ProposedEdit};
 use tonic::Request;
 
 use crate::state::error::ApiError;
@@ -16,9 +17,7 @@ use crate::state::snapshot::Snapshot;
 use crate::state::tokens::secret::TokenId;
 use crate::state::tokens::{StoredToken, token_key, token_of};
 use crate::write::Writes;
-use crate::write::request::{WriteRequest, check_options, commit, first_answer};
-use damper_store::writer::{EditPlanner, EntriesView};
-use damper_store::writer::{Proposal, ProposedEdit};
+use crate::write::request::{WriteRequest, check_options, commit, stored_answer};
 
 pub(crate) async fn revoke(
     writes: &Writes,
@@ -32,18 +31,18 @@ pub(crate) async fn revoke(
         faults.add("id", "is not the id of a token: 16 digits 0-9a-f, the middle part of damper_ID_SECRET");
     }
     let Some(id) = faults.or(id).map_err(ApiError::Faults)? else { return Err(missing(&request.id)) };
-    if let Some(first) = first_answer(writes, &asked).await? {
+    if let Some(first) = stored_answer(writes, &asked).await? {
         return Ok(v1::RevokeTokenResponse { revision: first.committed.revision });
     }
     let (table, at) = (writes.fleet.table(), SystemTime::now());
     if asked.options.validate_only {
-        return tried(&table, &id);
+        return try_out(&table, &id);
     }
     let edit = ProposedEdit { key: token_key(&id), value: None, expected: None };
     let revocation = Revocation { id: id.clone(), edit: edit.clone() };
-    let proposal = Proposal { judge: Some(Arc::new(revocation)), ..asked.proposal(at, vec![edit]) };
+    let proposal = Proposal { planner: Some(Arc::new(revocation)), ..asked.proposal(at, vec![edit]) };
     let done = commit(writes, &asked, &table, proposal).await.map_err(|error| match error {
-        ApiError::Judged(_) => last(),
+        ApiError::PlannerRejected(_) => last(),
         other => other,
     })?;
     if done.committed.unchanged {
@@ -51,12 +50,12 @@ pub(crate) async fn revoke(
     }
     if !done.committed.repeated {
         let (author, principal) = (&asked.options.author, asked.principal());
-        tracing::warn!(%id, author, principal, revision = done.committed.revision, "a token was revoked");
+        tracing::warn!(%id, author, principal, revision = done.committed.revision, "token revoked");
     }
     Ok(v1::RevokeTokenResponse { revision: done.committed.revision })
 }
 
-fn tried(table: &Snapshot, id: &TokenId) -> Result<v1::RevokeTokenResponse, ApiError> {
+fn try_out(table: &Snapshot, id: &TokenId) -> Result<v1::RevokeTokenResponse, ApiError> {
     let token = table.tokens().stored(id).ok_or_else(|| missing(id.as_str()))?;
     let lasting = table.tokens().all().filter(|token| token.is_lasting_admin()).count();
     match token.is_lasting_admin() && lasting == 1 {
@@ -70,10 +69,10 @@ fn missing(id: &str) -> ApiError {
 }
 
 fn last() -> ApiError {
-    ApiError::Unmet("it is the last admin token without an end: make another one first".to_owned())
+    ApiError::Unmet("this is the last admin token that does not expire: create another one first".to_owned())
 }
 
-/// Removes a token unless it is the last admin token without an end.
+/// Deletes a token unless it is the last admin token without an expiry.
 #[derive(Debug)]
 struct Revocation {
     id: TokenId,

@@ -42,16 +42,16 @@ fn report(bytes: usize) -> v1::Report {
 #[test]
 fn what_was_confirmed_under_another_epoch_is_told_as_nothing() {
     let session = own(1);
-    let told = session.told(&table("e"), false);
+    let told = session.follow_message(&table("e"), false);
     assert_eq!((told.sent_revision, told.acknowledged_revision), (7, 7));
     let refusal = v1::Refusal { key: Some(v1::Pattern::default()), revision: 7, ..Default::default() };
     session.acknowledge(v1::Ack { refused: vec![refusal], ..Default::default() }, &table("e"));
-    // The store was replaced: the table is the new one's already, the client has not been sent anything of it.
-    let told = session.told(&table("f"), true);
+    // The store was replaced. The table is from the new one, of which the client has been sent nothing.
+    let told = session.follow_message(&table("f"), true);
     assert_eq!((told.sent_revision, told.acknowledged_revision, told.refused.len()), (0, 0, 0));
-    session.progress().start_anew(table("f").epoch().clone());
+    session.progress().reset(table("f").epoch().clone());
     session.progress().sent_revision = 7;
-    assert_eq!(session.told(&table("f"), false).sent_revision, 7);
+    assert_eq!(session.follow_message(&table("f"), false).sent_revision, 7);
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Why somebody is not let through, in gRPC and in plain HTTP.
+//! Reasons of denied requests, in gRPC and plain HTTP.
 //!
-//! What was shown is never told back, and one that is wrong is not told from one that does not exist: only who knows
-//! a whole token learns that its time is over.
+//! The presented credential is never repeated, and a wrong token gets the same answer as an unknown one: only
+//! the holder of a whole token learns that it expired.
 
 use std::collections::HashMap;
 
@@ -12,34 +12,34 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 
 use crate::state::tokens::role::Role;
 
-/// Whose reasons these are.
+/// Domain of the error reasons.
 const DOMAIN: &str = "damper.v1";
 
-/// Why not.
+/// Reason of a denied request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AccessDenied {
-    #[error("who are you? This server asks for a token: `authorization: Bearer damper_ID_SECRET`")]
+    #[error("unauthenticated: send `authorization: Bearer damper_ID_SECRET`")]
     CredentialMissing,
     #[error("the token is not one of this control plane, or it was revoked")]
     TokenInvalid,
-    #[error("the time of the token is over")]
+    #[error("the token expired")]
     TokenExpired,
-    #[error("the session is over; sign in again")]
+    #[error("the session expired; sign in again")]
     SessionOver,
-    #[error("the token or session was revoked, or its time is over")]
+    #[error("the token or session was revoked or has expired")]
     Ended,
-    #[error("this takes the role {}; {who}", .needed.name())]
+    #[error("requires the role {}; {who}", .needed.name())]
     Role { needed: Role, who: String },
-    #[error("this is for other replicas of the control plane; {who}")]
+    #[error("only replicas of the control plane may call this method; {who}")]
     ReplicasOnly { who: String },
-    #[error("this is open to nobody")]
+    #[error("no role may call this method")]
     NotOpen,
-    #[error("{what} is not within the scope of {who}")]
+    #[error("{what} is outside the scope of {who}")]
     Scope { what: String, who: String },
 }
 
 impl AccessDenied {
-    /// For programs, and the label of a metric: from this list only.
+    /// Returns the reason for programs, and the label of a metric; from a fixed list.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::CredentialMissing => "CREDENTIAL_MISSING",
@@ -52,7 +52,7 @@ impl AccessDenied {
         }
     }
 
-    /// Whether another credential could do, rather than another right.
+    /// Returns true if another credential could help, rather than another role.
     fn is_unknown(&self) -> bool {
         match self {
             Self::CredentialMissing
@@ -64,19 +64,19 @@ impl AccessDenied {
         }
     }
 
-    /// As gRPC says it.
+    /// Returns the gRPC status.
     pub(crate) fn status(&self) -> Status {
         let code = if self.is_unknown() { Code::Unauthenticated } else { Code::PermissionDenied };
         let details = ErrorDetails::with_error_info(self.reason(), DOMAIN, HashMap::new());
         Status::with_error_details(code, self.to_string(), details)
     }
 
-    /// The whole answer to a gRPC call.
+    /// Returns the response to a gRPC call.
     pub(crate) fn grpc(&self) -> Response<Body> {
         self.status().into_http()
     }
 
-    /// The whole answer to anything else.
+    /// Returns the response to any other request.
     pub(crate) fn plain(&self) -> Response<Body> {
         let mut answer = Response::new(Body::from(format!("{self}\n")));
         let headers = answer.headers_mut();

@@ -1,8 +1,8 @@
-//! What can go wrong with a request, and the one place that says it in gRPC.
+//! Errors of API requests, and their gRPC status.
 //!
-//! Details follow google.rpc: a BadRequest with a field violation per fault, a PreconditionFailure with the
-//! current rule or guard packed beside it, a RetryInfo where trying again helps. Details travel in one header, and HTTP/2
-//! clients commonly refuse headers over 16 KiB; so lists are cut there, saying how many are left out.
+//! Details follow google.rpc: a BadRequest with a violation per fault, a PreconditionFailure with the current
+//! rule or guard, a RetryInfo if a retry can succeed. Details travel in one header, and HTTP/2 clients
+//! commonly refuse headers over 16 KiB, so lists are cut with the number of omitted items.
 
 pub(crate) mod denied;
 
@@ -24,33 +24,33 @@ use damper_net::limits::{Limit, LimitExceeded, naming};
 use damper_store::Entry;
 use damper_store::writer::ProposeError;
 
-/// What is offered in details at most, in bytes before encoding.
+/// Maximum bytes of details, before encoding.
 const DETAIL_BYTES: usize = 6 << 10;
 const MESSAGE_BYTES: usize = 1 << 10;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Why a request is not carried out.
+/// Reason of a failed request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     #[error("{0}")]
     Faults(Faults),
     #[error("{0}")]
     NotFound(String),
-    /// Who asks may not.
+    /// The caller lacks a credential or permission.
     #[error(transparent)]
     Denied(#[from] AccessDenied),
-    /// What must be so first is not.
+    /// A precondition is not met.
     #[error("{0}")]
     Unmet(String),
     #[error("{subject} {}", conflict(.current.as_ref()))]
     Conflict { subject: String, current: Option<Current> },
-    /// A set would change what belongs to others.
+    /// An apply would change settings of other owners.
     #[error("{}", owned(.0))]
     Owned(v1::Conflicts),
-    /// The judge of a proposal does not let it touch these; told as what its sender makes of it.
+    /// The planner of a proposal rejects these entries; its sender translates them.
     #[error("{} entries may not be touched", .0.len())]
-    Judged(Vec<(String, Option<Entry>)>),
-    /// The store as a whole is not at the expected revision.
+    PlannerRejected(Vec<(String, Option<Entry>)>),
+    /// The store is not at the expected revision.
     #[error("the store is at revision {head}, not at the expected one")]
     Moved { head: u64 },
     #[error("revision {asked} is no longer kept; the history reaches back to revision {oldest}")]
@@ -70,7 +70,7 @@ pub(crate) enum ApiError {
     Unread(Status),
 }
 
-/// What is there where something else was expected.
+/// Stored resource in place of the expected one.
 #[derive(Debug)]
 pub(crate) enum Current {
     Rule(Box<v1::Rule>),
@@ -87,7 +87,7 @@ impl Current {
         }
     }
 
-    /// Whose it is; "" = nobody's.
+    /// Returns the owner; empty: none.
     pub(crate) fn owner(&self) -> &str {
         match self {
             Self::Rule(rule) => &rule.owner,
@@ -96,7 +96,7 @@ impl Current {
         }
     }
 
-    /// The name of the message and its bytes.
+    /// Returns the message's name and bytes.
     fn packed(&self) -> (&'static str, Vec<u8>) {
         match self {
             Self::Rule(rule) => ("damper.v1.Rule", rule.encode_to_vec()),
@@ -105,7 +105,7 @@ impl Current {
         }
     }
 
-    /// What a table has.
+    /// Returns the snapshot's resource.
     pub(crate) fn stored(table: &Snapshot, subject: &ResourceKey) -> Option<Self> {
         match subject {
             ResourceKey::Rule(pattern) => table.stored(pattern).map(|stored| stored.wire.clone().into()),
@@ -118,7 +118,7 @@ impl Current {
         }
     }
 
-    /// An entry of the store.
+    /// Parses an entry of the store.
     pub(crate) fn read(subject: &ResourceKey, entry: Entry) -> Option<Self> {
         let (key, revision) = (Some(subject.pattern().into()), entry.revision);
         match subject {
@@ -175,19 +175,19 @@ impl ApiError {
         Self::Unavailable { reason: reason.into(), outcome_known: true }
     }
 
-    /// A set or a part of it is too large.
+    /// Creates an error for a request over a size limit.
     pub(crate) fn too_large(limit: Limit, text: impl Into<String>) -> Self {
         LimitExceeded::new(limit, text).into()
     }
 
-    /// One fault.
+    /// Creates an error of one fault.
     pub(crate) fn fault(path: &str, problem: impl Into<String>) -> Self {
         let mut faults = Faults::none();
         faults.add(path, problem);
         Self::Faults(faults)
     }
 
-    /// The faults of a part of the request.
+    /// Creates an error of the faults below a field.
     pub(crate) fn at(path: &str, faults: Faults) -> Self {
         let mut outer = Faults::none();
         outer.nest(path, faults);
@@ -195,7 +195,7 @@ impl ApiError {
     }
 }
 
-/// What the store answers to a read.
+/// Errors of reads.
 impl From<damper_store::StoreError> for ApiError {
     fn from(error: damper_store::StoreError) -> Self {
         match error {
@@ -215,7 +215,7 @@ impl From<ProposeError> for ApiError {
                 let current = named.zip(current).and_then(|(named, entry)| Current::read(&named, entry));
                 Self::Conflict { subject, current }
             }
-            ProposeError::Judged { entries } => Self::Judged(entries),
+            ProposeError::PlannerRejected { entries } => Self::PlannerRejected(entries),
             ProposeError::Moved { head } => Self::Moved { head },
             ProposeError::RequestIdReused { request_id } => Self::RequestIdReused(request_id),
             ProposeError::Unavailable { .. } => Self::Unavailable { reason: text, outcome_known: true },
@@ -249,7 +249,7 @@ impl From<ApiError> for Status {
             ApiError::Unmet(_) => Self::failed_precondition(text),
             ApiError::Conflict { subject, current } => conflict_status(text, &subject, current.as_ref()),
             ApiError::Owned(conflicts) => aborted(text, vec![owned_detail(conflicts)]),
-            ApiError::Judged(_) => aborted(text, Vec::new()),
+            ApiError::PlannerRejected(_) => aborted(text, Vec::new()),
             ApiError::Moved { .. } => conflict_status(text, "store", None),
             ApiError::NoLongerKept { oldest, .. } => {
                 let oldest = HashMap::from([("oldest".to_owned(), oldest.to_string())]);
@@ -294,7 +294,7 @@ fn violations(faults: &Faults) -> Vec<FieldViolation> {
     all
 }
 
-/// ABORTED with what did not hold and, where it fits, the rule or guard as it is.
+/// ABORTED with the failed precondition and, if it fits, the current resource.
 fn conflict_status(text: String, subject: &str, current: Option<&Current>) -> Status {
     let failure = pb::PreconditionFailure {
         violations: vec![pb::precondition_failure::Violation {
@@ -309,7 +309,7 @@ fn conflict_status(text: String, subject: &str, current: Option<&Current>) -> St
     aborted(text, details)
 }
 
-/// What of the conflicts has room; their number is told in any case.
+/// Returns the conflicts that fit; their total is always included.
 fn owned_detail(mut conflicts: v1::Conflicts) -> prost_types::Any {
     let mut room = DETAIL_BYTES;
     conflicts.conflicts.retain_mut(|conflict| {
@@ -340,7 +340,7 @@ fn shortened(text: &str) -> String {
     format!("{}...", &text[..end])
 }
 
-/// Carries a unary request out, for no longer than its deadline.
+/// Runs a unary request within its deadline.
 pub(crate) async fn within<T>(
     deadline: Duration,
     work: impl Future<Output = Result<T, ApiError>>,
@@ -364,13 +364,13 @@ mod tests {
         let status = Status::from(ApiError::at("rule", faults));
         assert_eq!(status.code(), Code::InvalidArgument);
         let violations = status.get_details_bad_request().unwrap().field_violations;
-        let told: Vec<(&str, &str)> =
-            violations.iter().map(|told| (told.field.as_str(), told.description.as_str())).collect();
-        assert_eq!(told, [("rule.a.b", "1 is not in 2 to 3"), ("rule.c", "must be said")]);
+        let listed: Vec<(&str, &str)> =
+            violations.iter().map(|listed| (listed.field.as_str(), listed.description.as_str())).collect();
+        assert_eq!(listed, [("rule.a.b", "1 is not in 2 to 3"), ("rule.c", "must be said")]);
     }
 
     #[test]
-    fn a_long_list_of_faults_fits_a_header_and_says_what_it_leaves_out() {
+    fn long_fault_list_fits_a_header_and_counts_the_rest() {
         let mut faults = Faults::none();
         for n in 0..100_000 {
             faults.add(format!("changes[{n}].put.policy.mode"), "must be said");

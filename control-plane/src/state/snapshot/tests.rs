@@ -125,7 +125,7 @@ fn forgotten_changes_are_admitted() {
 }
 
 #[test]
-fn a_rule_that_can_not_be_read_keeps_its_place_and_no_wider_one_takes_it() {
+fn unreadable_rule_keeps_its_place() {
     let (near, wide) = (pattern("p.S/A"), pattern("*"));
     let mut view = empty();
     view.apply(&change(1, vec![(of_rule(&near), Some(vec![0xff])), (of_rule(&wide), Some(off()))]));
@@ -142,7 +142,7 @@ fn a_rule_that_can_not_be_read_keeps_its_place_and_no_wider_one_takes_it() {
 }
 
 #[test]
-fn what_is_in_force_is_the_winner_as_every_matching_guard_leaves_it() {
+fn every_matching_guard_cuts_the_winning_rule() {
     let route = RouteKey::new("shop", "default", "stock", "p.S/A").unwrap();
     let mut view = empty();
     view.apply(&change(1, vec![(of_rule(&pattern("*")), Some(attempts(9)))]));
@@ -157,7 +157,7 @@ fn what_is_in_force_is_the_winner_as_every_matching_guard_leaves_it() {
 }
 
 #[test]
-fn where_a_guard_can_not_be_read_no_rule_applies_until_it_can() {
+fn unreadable_guard_turns_its_rules_off() {
     let (rule, guard) = (of_rule(&pattern("p.S/A")), of_guard(&words("* * stock *")));
     let route = RouteKey::new("shop", "default", "stock", "p.S/A").unwrap();
     let mut view = empty();
@@ -176,7 +176,7 @@ fn where_a_guard_can_not_be_read_no_rule_applies_until_it_can() {
 }
 
 #[test]
-fn the_guards_found_for_a_pattern_are_all_that_share_a_route_with_it() {
+fn overlapping_finds_all_guards_that_share_a_route() {
     let callers = ["* *", "shop *", "shop online", "* online", "other *"];
     let callees =
         ["* *", "* p.S/*", "* p.S/A", "stock *", "stock p.S/*", "stock p.S/A", "stock p.T/A", "till *"];

@@ -1,8 +1,8 @@
-//! The tokens at one revision, and the control plane's own key.
+//! Tokens at one revision, and the key of the control plane.
 //!
-//! An entry is the token's description and the hash of its secret. A token that this version can not read is good for
-//! nothing: whoever shows it is not known. Being over is a matter of the clock, not of the table, so those whose time
-//! is over stay until they are cleared away.
+//! An entry holds the token's description and the hash of its secret. A token that this version cannot read
+//! grants nothing: its holder is unauthenticated. Expired tokens stay in the snapshot until they are cleaned
+//! up.
 
 pub(crate) mod role;
 pub(crate) mod scope;
@@ -25,19 +25,19 @@ use crate::state::tokens::secret::{ClusterKey, TokenHash, TokenId};
 use damper_net::tls::certificate;
 use damper_store::key;
 
-/// The part of the store that holds tokens.
+/// Key prefix of tokens.
 pub(crate) const TOKENS: &str = "tokens/";
-/// The key of the control plane, which nobody is shown.
+/// Key of the control plane; never shown.
 pub(crate) const CLUSTER_KEY: &str = "secrets/cluster";
 
-/// All tokens, by their ids.
+/// All tokens, by id.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenTable {
     tokens: RedBlackTreeMapSync<TokenId, Arc<StoredToken>>,
     cluster_key: Option<Arc<ClusterKey>>,
 }
 
-/// A token as stored.
+/// Token as stored.
 #[derive(Debug)]
 pub(crate) struct StoredToken {
     pub(crate) id: TokenId,
@@ -45,12 +45,12 @@ pub(crate) struct StoredToken {
     pub(crate) wire: v1::Token,
     pub(crate) role: Role,
     pub(crate) scope: Scope,
-    /// None = never.
+    /// `None`: never.
     pub(crate) expires_at: Option<SystemTime>,
     pub(crate) hash: TokenHash,
 }
 
-/// The value of an entry.
+/// Value of an entry.
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 struct TokenRecord {
@@ -71,7 +71,7 @@ impl TokenTable {
         Self { tokens: RedBlackTreeMapSync::new_sync(), cluster_key: None }
     }
 
-    /// Follows an entry; false where it is not one of a token or a key.
+    /// Applies an entry; false if it is neither a token nor a key.
     pub(crate) fn follow(&mut self, key: &str, value: Option<&Bytes>, revision: u64) -> bool {
         if key == CLUSTER_KEY {
             self.cluster_key = value.and_then(|value| ClusterKey::read(value)).map(Arc::new);
@@ -87,7 +87,7 @@ impl TokenTable {
         true
     }
 
-    /// True if the entry of this key was read.
+    /// Returns true if the entry of this key was read.
     pub(crate) fn has_read(&self, key: &str) -> bool {
         match token_of(key) {
             Some(id) => self.tokens.contains_key(&id),
@@ -95,12 +95,12 @@ impl TokenTable {
         }
     }
 
-    /// The token of this id, in force or over.
+    /// Returns the token of this id, valid or expired.
     pub(crate) fn stored(&self, id: &TokenId) -> Option<&Arc<StoredToken>> {
         self.tokens.get(id)
     }
 
-    /// All that are stored, in the order of their ids.
+    /// Iterates over all stored tokens, sorted by id.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<StoredToken>> {
         self.tokens.values()
     }
@@ -109,20 +109,20 @@ impl TokenTable {
         self.tokens.size()
     }
 
-    /// None where no server has asked for tokens yet.
+    /// Returns the cluster key; `None` if no server has required tokens yet.
     pub(crate) fn cluster_key(&self) -> Option<&Arc<ClusterKey>> {
         self.cluster_key.as_ref()
     }
 }
 
 impl StoredToken {
-    /// When it ends, where that is soon.
+    /// Returns its expiry if that is soon.
     pub(crate) fn ends_soon(&self, now: SystemTime) -> Option<SystemTime> {
         let created = self.wire.created_at.and_then(|at| SystemTime::try_from(at).ok());
         self.expires_at.filter(|end| certificate::is_soon(created, *end, now))
     }
 
-    /// An entry of the store; none where this version can not read it.
+    /// Parses an entry of the store; `None` if this version cannot read it.
     pub(crate) fn read(id: &TokenId, value: &[u8], revision: u64) -> Option<Self> {
         let read = || {
             let kept: TokenRecord = decoded_whole(value)?;
@@ -137,12 +137,12 @@ impl StoredToken {
             Ok::<_, String>(Self { id: id.clone(), wire, role, scope, expires_at, hash })
         };
         let warn = |problem: &String| {
-            tracing::warn!(%id, revision, problem, "a stored token can not be read; it opens nothing");
+            tracing::warn!(%id, revision, problem, "stored token cannot be read and grants no access");
         };
         read().inspect_err(warn).ok()
     }
 
-    /// The value to store for a token.
+    /// Returns the value to store for a token.
     pub(crate) fn value(token: &v1::Token, hash: &TokenHash) -> Bytes {
         let token = v1::Token { id: String::new(), revision: 0, ..token.clone() };
         let hash = Bytes::copy_from_slice(hash.bytes());
@@ -153,24 +153,24 @@ impl StoredToken {
         self.expires_at.is_some_and(|end| end <= now)
     }
 
-    /// Whether it opens everything, for ever.
+    /// Returns true if it grants everything and never expires.
     pub(crate) fn is_lasting_admin(&self) -> bool {
         self.role == Role::Admin && self.expires_at.is_none()
     }
 }
 
-/// What is told of a token, without its hash; of one that can not be read, its id.
+/// Returns the description of a token without its hash; only the id if it cannot be read.
 pub(crate) fn description(id: &TokenId, value: &[u8], revision: u64) -> v1::Token {
     let kept = TokenRecord::decode(value).unwrap_or_default();
     described(id, kept.token.unwrap_or_default(), revision)
 }
 
-/// The store's key of a token.
+/// Returns the store's key of a token.
 pub(crate) fn token_key(id: &TokenId) -> String {
     key([TOKENS.trim_end_matches('/'), id.as_str()])
 }
 
-/// The token that a store's key names; none where it names none.
+/// Parses a store's key; `None` for other keys.
 pub(crate) fn token_of(key: &str) -> Option<TokenId> {
     TokenId::parse(key.strip_prefix(TOKENS)?)
 }
@@ -187,7 +187,7 @@ mod tests {
     use damper_store::writer::ProposedEdit;
 
     #[test]
-    fn a_token_is_kept_by_its_hash_and_never_says_it() {
+    fn token_is_stored_by_its_hash_and_hidden_in_debug() {
         let bearer = BearerToken::draw();
         let wire = v1::Token { name: "ci".to_owned(), role: v1::Role::Editor.into(), ..Default::default() };
         let value = StoredToken::value(&wire, &bearer.hash());
@@ -198,16 +198,16 @@ mod tests {
         let kept = TokenRecord::decode(value.clone()).unwrap();
         let edit = ProposedEdit { key: token_key(&bearer.id), value: Some(value.clone()), expected: None };
         let entry = Entry { revision: 7, value };
-        let told = format!("{stored:?} {kept:?} {edit:?} {entry:?}");
-        assert!(told.contains("ci") && told.contains("Hash(hidden)"), "{told}");
+        let text = format!("{stored:?} {kept:?} {edit:?} {entry:?}");
+        assert!(text.contains("ci") && text.contains("Hash(hidden)"), "{text}");
         assert!(
-            !told.contains(&format!("{:?}", kept.hash))
-                && !told.contains(&format!("{:?}", kept.hash.to_vec()))
+            !text.contains(&format!("{:?}", kept.hash))
+                && !text.contains(&format!("{:?}", kept.hash.to_vec()))
         );
     }
 
     #[test]
-    fn what_can_not_be_read_opens_nothing() {
+    fn unreadable_token_grants_nothing() {
         let bearer = BearerToken::draw();
         let wire = |role: i32| v1::Token { role, ..Default::default() };
         let good = StoredToken::value(&wire(1), &bearer.hash());

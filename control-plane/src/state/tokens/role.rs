@@ -1,13 +1,13 @@
-//! The five roles in the order of what they may do, and the one beside it.
+//! Roles: four in ascending order, and the agent, which is separate.
 
 use damper_proto::v1;
 
-/// What a token is for.
+/// Role of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Receives rules and reports; nothing else.
+    /// Receives rules and sends reports; nothing else.
     Agent,
-    /// Each of these may do what those before it may.
+    /// Each of these includes the permissions of those before it.
     Viewer,
     Editor,
     Operator,
@@ -15,7 +15,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// None where it is not said, or not known to this version.
+    /// Converts from the wire; `None` if unset or unknown to this version.
     pub(crate) fn of(wire: v1::Role) -> Option<Self> {
         Some(match wire {
             v1::Role::Viewer => Self::Viewer,
@@ -37,12 +37,12 @@ impl Role {
         }
     }
 
-    /// Whether it may do what another may.
+    /// Returns true if it includes another role's permissions.
     pub(crate) fn reaches(self, other: Self) -> bool {
         self == other || self.rank().zip(other.rank()).is_some_and(|(own, needed)| own >= needed)
     }
 
-    /// In words.
+    /// Returns its name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Viewer => "viewer",
@@ -53,7 +53,7 @@ impl Role {
         }
     }
 
-    /// None where it is beside the others.
+    /// Returns its rank; `None` for an agent.
     fn rank(self) -> Option<u8> {
         match self {
             Self::Agent => None,

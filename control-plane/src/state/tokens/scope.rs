@@ -1,14 +1,14 @@
-//! What a token is limited to: names of services, exact or `PREFIX*`.
+//! Scope of a token: names of services, exact or `PREFIX*`.
 //!
-//! A rule or guard is within a scope if its caller and its callee are. A `*` in its key stands for every service, so
-//! only a `*` holds it, and a prefix does not. No names at all are no limit.
+//! A rule or guard is within a scope if its caller and its callee are. A `*` in its key matches every
+//! service, so only a `*` in the scope includes it; a prefix does not. Empty names: no limit.
 
 use damper_core::{Faults, Pattern, key};
 use damper_proto::v1;
 
 const MAX_NAMES: usize = 100;
 
-/// Names of callers and of callees.
+/// Names of callers and callees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scope {
     callers: Vec<Name>,
@@ -22,7 +22,7 @@ enum Name {
 }
 
 impl Scope {
-    /// Reads a scope; notes what is wrong with it.
+    /// Parses a scope; adds its faults.
     pub(crate) fn read(path: &str, wire: Option<&v1::Scope>, faults: &mut Faults) -> Self {
         let none = v1::Scope::default();
         let v1::Scope { callers, callees } = wire.unwrap_or(&none);
@@ -40,13 +40,13 @@ impl Scope {
         !self.callees.is_empty()
     }
 
-    /// Whether rules, guards and kills with this pattern may be written.
+    /// Returns true if rules, guards and kills with this pattern are within the scope.
     pub(crate) fn holds(&self, pattern: &Pattern) -> bool {
         let key: v1::Pattern = pattern.into();
         within(&self.callers, &key.caller_service) && within(&self.callees, &key.callee_service)
     }
 
-    /// Whether this caller service may be spoken for.
+    /// Returns true if a client of this caller service is within the scope.
     pub(crate) fn holds_caller(&self, service: &str) -> bool {
         within(&self.callers, service)
     }
@@ -79,7 +79,7 @@ fn within(names: &[Name], service: &str) -> bool {
     names.is_empty()
         || names.iter().any(|name| match name {
             Name::Exactly(name) => name == service,
-            // Every service, which a narrower prefix does not hold.
+            // `*` means every service, which a narrower prefix does not include.
             Name::BeginsWith(prefix) if service == "*" => prefix.is_empty(),
             Name::BeginsWith(prefix) => service.starts_with(prefix.as_str()),
         })
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_with_a_scope_is_told_at_once() {
+    fn scope_reports_all_faults_at_once() {
         let long = "x".repeat(256);
         let faults = scope(&["", "a*b", "ok"], &["a b", &long]).unwrap_err();
         let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();

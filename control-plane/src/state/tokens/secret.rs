@@ -1,9 +1,9 @@
-//! Secrets: what a token consists of, what is kept of it, and the key of the whole control plane.
+//! Secrets: tokens, their hashes, and the key of the control plane.
 //!
-//! A token is `damper_ID_SECRET`, both parts in lower-case hexadecimal: a public id of 64 bits, by which it is found,
-//! and a secret of 256 random bits. Only the secret's SHA-256 is kept; a secret of that size can not be guessed from
-//! it, so no slow hash is needed. Hashes are compared in a time that does not depend on them. From the cluster key
-//! other keys are made by HMAC-SHA256, one for each purpose. Nothing here says itself in `Debug`.
+//! A token is `damper_ID_SECRET`, both parts in lower-case hexadecimal: a public id of 64 bits and a secret
+//! of 256 random bits. Only the secret's SHA-256 is stored; a secret of that size cannot be guessed, so no
+//! slow hash is needed. Hashes are compared in constant time. Other keys are derived from the cluster key by
+//! HMAC-SHA256, one per purpose. `Debug` hides all secrets.
 
 use std::fmt;
 
@@ -14,24 +14,24 @@ use subtle::ConstantTimeEq as _;
 const PREFIX: &str = "damper_";
 const ID_BYTES: usize = 8;
 const KEY_BYTES: usize = 32;
-/// Before the key by which replicas know each other.
+/// Prefix of the key by which replicas authenticate each other.
 const REPLICA_PREFIX: &str = "damper-replica_";
 
-/// The public name of a token.
+/// Public id of a token.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TokenId(String);
 
-/// What a token's secret hashes to.
+/// Hash of a token's secret.
 #[derive(Clone)]
 pub(crate) struct TokenHash([u8; KEY_BYTES]);
 
-/// A whole token, as it is shown.
+/// Whole token, as shown to its holder.
 pub(crate) struct BearerToken {
     pub(crate) id: TokenId,
     secret: [u8; KEY_BYTES],
 }
 
-/// What all replicas of one control plane know, and nobody else.
+/// Secret shared by all replicas of a control plane.
 #[derive(Clone)]
 pub(crate) struct ClusterKey {
     key: [u8; KEY_BYTES],
@@ -39,7 +39,7 @@ pub(crate) struct ClusterKey {
 }
 
 impl TokenId {
-    /// Reads an id; none where it is none.
+    /// Parses an id.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         from_hex::<ID_BYTES>(text).map(|_| Self(text.to_owned()))
     }
@@ -62,7 +62,7 @@ impl fmt::Debug for TokenId {
 }
 
 impl TokenHash {
-    /// What was kept; none where it has not a hash's length.
+    /// Reads a stored hash; `None` if its length is wrong.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
@@ -71,25 +71,25 @@ impl TokenHash {
         &self.0
     }
 
-    /// Whether it is the secret's, found out in the same time either way.
+    /// Compares with a secret's hash in constant time.
     pub(crate) fn is_of(&self, bearer: &BearerToken) -> bool {
         self.0.ct_eq(&bearer.hash().0).into()
     }
 }
 
 impl BearerToken {
-    /// A new one.
+    /// Creates a random token.
     pub(crate) fn draw() -> Self {
         Self { id: TokenId(hex(&random::<ID_BYTES>())), secret: random() }
     }
 
-    /// Reads a token as it is shown; none where it is none.
+    /// Parses a token.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
         Some(Self { id: TokenId::parse(id)?, secret: from_hex(secret)? })
     }
 
-    /// As it is shown.
+    /// Returns the token's text.
     pub(crate) fn text(&self) -> String {
         format!("{PREFIX}{}_{}", self.id, hex(&self.secret))
     }
@@ -100,12 +100,12 @@ impl BearerToken {
 }
 
 impl ClusterKey {
-    /// A new one.
+    /// Creates a random key.
     pub(crate) fn draw() -> Self {
         Self::of(random())
     }
 
-    /// What was kept; none where it has not a key's length.
+    /// Reads a stored key; `None` if its length is wrong.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self::of)
     }
@@ -114,17 +114,17 @@ impl ClusterKey {
         &self.key
     }
 
-    /// What the page's sessions are signed with.
+    /// Returns the signing key of sessions.
     pub(crate) fn sessions(&self) -> &cookie::Key {
         &self.sessions
     }
 
-    /// What one replica shows another.
+    /// Returns the bearer that replicas present to each other.
     pub(crate) fn replica(&self) -> String {
         format!("{REPLICA_PREFIX}{}", hex(&derived(&self.key, "replicas")))
     }
 
-    /// Whether a bearer is what replicas show; found out in the same time either way.
+    /// Compares with the replicas' bearer in constant time.
     pub(crate) fn is_replica(&self, bearer: &str) -> bool {
         bearer.as_bytes().ct_eq(self.replica().as_bytes()).into()
     }
@@ -135,7 +135,7 @@ impl ClusterKey {
     }
 }
 
-/// Whether a bearer is meant to be a replica's.
+/// Returns true if a bearer has the form of a replica's.
 pub(crate) fn claims_to_be_replica(bearer: &str) -> bool {
     bearer.starts_with(REPLICA_PREFIX)
 }
@@ -168,7 +168,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Exactly so many bytes in lower-case hexadecimal.
+/// Parses exactly N bytes of lower-case hexadecimal.
 fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -219,8 +219,8 @@ mod tests {
     #[test]
     fn secrets_do_not_tell_themselves() {
         let (bearer, key) = (BearerToken::draw(), ClusterKey::draw());
-        let told = format!("{bearer:?} {:?} {key:?}", bearer.hash());
-        assert_eq!(told, "BearerToken(hidden) TokenHash(hidden) ClusterKey(hidden)");
+        let text = format!("{bearer:?} {:?} {key:?}", bearer.hash());
+        assert_eq!(text, "BearerToken(hidden) TokenHash(hidden) ClusterKey(hidden)");
     }
 
     #[test]

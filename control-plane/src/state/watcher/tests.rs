@@ -105,11 +105,11 @@ impl Store for Quiet {
 
 /// A follower of the store at the revision that it has now.
 async fn followed(store: &Arc<Quiet>) -> watch::Receiver<Arc<Snapshot>> {
-    followed_and_told(store).await.0
+    followed_with_messages(store).await.0
 }
 
 /// The same with the way to tell it of kills.
-async fn followed_and_told(store: &Arc<Quiet>) -> (watch::Receiver<Arc<Snapshot>>, mpsc::Sender<Hold>) {
+async fn followed_with_messages(store: &Arc<Quiet>) -> (watch::Receiver<Arc<Snapshot>>, mpsc::Sender<Hold>) {
     let view = Arc::new(Snapshot::of(&store.load().await.unwrap()));
     let (publish, table) = watch::channel(view);
     let (look, looks) = mpsc::channel(1);
@@ -212,7 +212,7 @@ async fn table_goes_on_from_a_successor() {
 async fn kill_that_was_held_stays_ended_when_the_store_ended_it() {
     let store = Arc::new(Quiet::default());
     store.hold("e", &[1]);
-    let (mut table, holds) = followed_and_told(&store).await;
+    let (mut table, holds) = followed_with_messages(&store).await;
     store.held.lock().unwrap().is_away = true;
     once(&mut table, |view| view.stale_since.is_some()).await;
     let now = SystemTime::now();
@@ -237,7 +237,7 @@ async fn kill_that_was_held_stays_ended_when_the_store_ended_it() {
 async fn kill_that_was_held_ends_when_the_store_had_it_by_then() {
     let store = Arc::new(Quiet::default());
     store.hold("e", &[1]);
-    let (mut table, holds) = followed_and_told(&store).await;
+    let (mut table, holds) = followed_with_messages(&store).await;
     let now = SystemTime::now();
     let (kill, _) = decision(now, true);
     hold(&holds, &kill).await.unwrap();
@@ -253,7 +253,7 @@ async fn kill_that_was_held_ends_when_the_store_had_it_by_then() {
 async fn kills_are_held_all_or_none() {
     let store = Arc::new(Quiet::default());
     store.hold("e", &[1]);
-    let (table, holds) = followed_and_told(&store).await;
+    let (table, holds) = followed_with_messages(&store).await;
     let now = SystemTime::now();
     let (kill, _) = decision(now, true);
     hold(&holds, &kill).await.unwrap();

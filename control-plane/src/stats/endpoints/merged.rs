@@ -1,4 +1,4 @@
-//! What all processes together know of a callee's endpoints, and what is wrong there.
+//! The endpoints of a callee over all processes, and their problems.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,27 +11,27 @@ use damper_proto::v1;
 use crate::state::text::percent;
 use crate::stats::endpoints::{Callee, Endpoint};
 
-/// The most endpoints that are told of one callee.
+/// The most endpoints listed per callee.
 const MAX_TOLD: usize = 100;
 /// The most addresses in a sentence.
 const MAX_NAMED: usize = 3;
 
-/// All that is told of one callee.
+/// The merged reports about one callee.
 #[derive(Default)]
 struct Merged<'a> {
     clients: u32,
-    /// Of those: who knows more endpoints than it names.
+    /// Of those: clients that know more endpoints than they list.
     silent: u32,
     count: u32,
     endpoints: BTreeMap<SocketAddr, Sum<'a>>,
 }
 
-/// All that is told of one endpoint.
+/// The merged reports about one endpoint.
 #[derive(Default)]
 struct Sum<'a> {
     zone: &'a str,
     named_by: u32,
-    /// Of those: who knows more endpoints than it names.
+    /// Of those: clients that know more endpoints than they list.
     named_by_silent: u32,
     ejected: u32,
     not_connected: u32,
@@ -39,7 +39,7 @@ struct Sum<'a> {
     in_flight: u32,
 }
 
-/// What processes told, callee by callee, by name.
+/// Reports by callee, sorted by name.
 pub(super) fn merge(told: &[(Arc<str>, Arc<Callee>)]) -> Vec<v1::CalleeEndpoints> {
     let mut callees = BTreeMap::<&str, Merged<'_>>::new();
     for (name, callee) in told {
@@ -67,14 +67,14 @@ impl<'a> Merged<'a> {
         endpoints.sort_by_key(|endpoint| {
             let v1::Endpoint { failing, not_connected, ejected, recent, recent_failures, .. } = endpoint;
             let share_in_millionths = u64::from(*recent_failures) * 1_000_000 / u64::from(*recent).max(1);
-            // By address where all else is the same.
+            // By address if all else is equal.
             Reverse((*failing, *not_connected, *ejected, share_in_millionths))
         });
         endpoints.truncate(MAX_TOLD);
         v1::CalleeEndpoints { callee_service: name.to_owned(), clients, count, endpoints, problem }
     }
 
-    /// All of them, by address.
+    /// Returns all endpoints, by address.
     fn judged(&self) -> Vec<v1::Endpoint> {
         let all: Counts =
             self.endpoints.values().filter(|sum| !self.is_ejected(sum)).map(|sum| sum.recent).sum();
@@ -99,17 +99,17 @@ impl<'a> Merged<'a> {
         judged.collect()
     }
 
-    /// Who names it, and who may know it without naming it.
+    /// The clients that list it, and those that may know it without listing it.
     fn clients_of(&self, sum: &Sum<'_>) -> u32 {
         sum.named_by + self.silent - sum.named_by_silent
     }
 
-    /// At least half of those who know it have ejected it.
+    /// True if at least half of the clients that know it have ejected it.
     fn is_ejected(&self, sum: &Sum<'_>) -> bool {
         sum.ejected > 0 && sum.ejected * 2 >= self.clients_of(sum)
     }
 
-    /// Nobody is connected to it.
+    /// True if no client is connected to it.
     fn is_away(&self, sum: &Sum<'_>) -> bool {
         sum.not_connected == self.clients_of(sum)
     }
@@ -129,7 +129,7 @@ impl<'a> Sum<'a> {
     }
 }
 
-/// What is wrong with them, in words; nothing where nothing is.
+/// Describes the problems as text; empty if there are none.
 fn problem(callee: &str, count: u32, endpoints: &[v1::Endpoint]) -> String {
     let is_away = |endpoint: &&v1::Endpoint| endpoint.not_connected == endpoint.clients;
     let (away, failing): (Vec<_>, Vec<_>) =

@@ -1,7 +1,7 @@
-//! How the endpoints of callees stand, as each connected process told it last.
+//! The state of callees' endpoints, as last reported by each connected process.
 //!
-//! Memory: [`MAX_REPORTED`] endpoints of each callee of a process, out of the bytes for the totals of all processes. They
-//! are forgotten when the process leaves.
+//! Memory: [`MAX_REPORTED`] endpoints per callee and process, within the bytes for the totals of all
+//! processes. They are dropped when the process disconnects.
 
 pub(crate) mod merged;
 #[cfg(test)]
@@ -26,16 +26,16 @@ pub(super) struct Endpoints {
     bytes: usize,
 }
 
-/// The endpoints of one callee, as one process told them.
+/// The endpoints of one callee, as reported by one process.
 #[derive(Debug)]
 struct Callee {
-    /// All that it knows.
+    /// The number of known endpoints.
     count: u32,
-    /// Those that it names.
+    /// The listed endpoints.
     worst: Vec<Endpoint>,
 }
 
-/// One endpoint, as one process told it.
+/// One endpoint, as reported by one process.
 #[derive(Debug)]
 struct Endpoint {
     address: SocketAddr,
@@ -47,12 +47,13 @@ struct Endpoint {
 }
 
 impl Endpoints {
-    /// How many bytes they take.
+    /// The memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes what is told of one callee; false if it can not be so or finds no room. `room` is left for all processes.
+    /// Adds the report about one callee; false if it is malformed or exceeds the limit. `room` is the memory
+    /// left for all processes.
     pub(super) fn take(&mut self, part: &v1::EndpointsReport, room: &mut usize) -> bool {
         let name = part.callee_service.as_str();
         if part.count == 0 {
@@ -80,12 +81,12 @@ impl Endpoints {
         }
     }
 
-    /// Forgets all of them; answers how many bytes they took.
+    /// Drops all endpoints; returns their memory in bytes.
     pub(super) fn forget(&mut self) -> usize {
         std::mem::take(self).bytes
     }
 
-    /// As the reports that they came from.
+    /// Returns them as reports.
     pub(super) fn told(&self) -> Vec<v1::EndpointsReport> {
         self.callees.iter().map(|(name, callee)| callee.told(name)).collect()
     }
@@ -117,7 +118,7 @@ impl Callee {
 }
 
 impl Endpoint {
-    /// None where something of it is out of bounds.
+    /// `None` if a field is out of bounds.
     fn read(part: &v1::EndpointReport) -> Option<Self> {
         let v1::EndpointReport { address, zone, connected, ejected, in_flight, recent, recent_failures } =
             part;
@@ -150,9 +151,9 @@ impl Endpoint {
 }
 
 impl Stats {
-    /// How the endpoints of this callee stand, or those of all callees by name if it is empty.
+    /// Returns the endpoints of this callee, or of all callees by name if it is empty.
     pub(crate) fn endpoints(&self, callee: &str) -> Vec<v1::CalleeEndpoints> {
-        // What is added up is kept alive, so that reports need not wait for it.
+        // Shared references are merged, so that reports need not wait.
         let told: Vec<(Arc<str>, Arc<Callee>)> = {
             let books = self.books();
             let connected = books.instances.values().filter(|instance| instance.is_connected());

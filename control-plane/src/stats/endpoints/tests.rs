@@ -18,7 +18,7 @@ fn report(callee: &str, worst: Vec<v1::EndpointReport>) -> v1::EndpointsReport {
     v1::EndpointsReport { callee_service: callee.to_owned(), count: worst.len() as u32, worst }
 }
 
-/// What is told of the only callee after these reports of one process each.
+/// The merged endpoints of the only callee after these reports of one process each.
 fn merged(reports: &[v1::EndpointsReport]) -> v1::CalleeEndpoints {
     let read = |part: &v1::EndpointsReport| {
         (Arc::from(part.callee_service.as_str()), Arc::new(Callee::read(part).unwrap()))

@@ -12,7 +12,7 @@ fn told(callee: &str, ejected: bool) -> v1::Report {
     v1::Report { endpoints, ..Default::default() }
 }
 
-/// Of the callee `stock`: clients that report it, and those that have ejected the one they name.
+/// Of the callee `stock`: clients that report it, and those that have ejected the listed endpoint.
 fn stock(stats: &Stats) -> Option<(u32, u32)> {
     let callees = stats.endpoints("stock");
     callees.first().map(|callee| (callee.clients, callee.endpoints[0].ejected))

@@ -1,8 +1,8 @@
-//! Kills, as the figures of the routes that they stop tell them: at once, and with the wait for their proof.
+//! Kills in the statistics of the routes that they stop: in force at once, and awaited until rates show them.
 
 use crate::stats::tests::*;
 
-/// A table in which these routes are stopped, each kill by its callee and how long ago it was set.
+/// A snapshot in which these routes are stopped, each kill by its callee and its age.
 fn stopped(kills: &[(&str, u64)]) -> Arc<Snapshot> {
     let now = SystemTime::now();
     let entries = kills.iter().map(|(callee, seconds)| {
@@ -23,7 +23,7 @@ fn stopped(kills: &[(&str, u64)]) -> Arc<Snapshot> {
     }))
 }
 
-/// Two processes that have just reported, as rows over this window tell them.
+/// The rows of this window after reports of two processes.
 async fn told(over: RateWindow, table: &Arc<Snapshot>) -> v1::RouteStats {
     let (stats, all) = (stats(), [session("one"), session("two")]);
     for n in 1..=2 {

@@ -115,7 +115,7 @@ async fn reports_are_taken_while_a_pattern_is_measured() {
     let mut between = 0;
     let measured = stats.measured_in_parts(&Pattern::parse("*", "*", "*", "*").unwrap(), || {
         between += 1;
-        // It would wait for ever if the figures were held.
+        // It would wait for ever if the statistics were locked.
         stats.report(&all[0], &report("p.S/M", 1, 1, 0));
     });
     assert_eq!((measured.routes, measured.calls), (1, 100));
@@ -218,7 +218,7 @@ async fn a_report_in_parts_is_one_report() {
     assert!(rows.iter().all(|row| about(row.stats.calls_per_s, 10.0)), "{rows:?}");
 }
 
-/// A route's report with more than calls.
+/// A route's report with other counters too.
 fn detailed(calls: u64, change: impl FnOnce(&mut v1::RouteReport)) -> v1::Report {
     let mut report = report("p.S/M", calls, calls, 0);
     change(&mut report.routes[0]);
@@ -304,7 +304,7 @@ async fn quantiles_are_those_of_the_window() {
     let mut counts = (0, 0);
     for n in 0..12 {
         pass(5).await;
-        // Slow for 40 s, then fast with one slow call of a hundred.
+        // Slow for 40 s, then fast with one slow call in a hundred.
         let (slow, fast) = if n < 8 { (100, 0) } else { (1, 99) };
         counts = (counts.0 + slow, counts.1 + fast);
         stats.report(&one, &took(counts.0, counts.1));
@@ -336,7 +336,7 @@ async fn a_watched_route_is_told_over_the_last_second() {
     for n in 1..=20 {
         pass(1).await;
         for session in &all {
-            // The rate of the last second is ten times that of those before.
+            // The rate of the last second is ten times that of the seconds before.
             let calls = if n < 20 { n * 10 } else { 290 };
             stats.report(session, &report("p.S/M", calls, calls, 0));
         }
@@ -466,7 +466,7 @@ fn windows_that_do_not_exist_are_refused_with_those_that_do() {
     );
 }
 
-/// What one route takes in memory after two minutes of reports.
+/// The memory of one route after two minutes of reports.
 fn bytes_of_a_route(fates: u64, buckets: u32, processes: usize) -> usize {
     let mut window = Window::new(Duration::ZERO);
     let mut counts: Vec<(u8, u64)> =
@@ -569,7 +569,7 @@ async fn coverage_is_of_the_calls_of_processes_that_serve() {
     stats.report(&session, &report("p.S/M", 40, 40, 0));
     assert_eq!(only(&stats).total_serving_calls, 0, "nothing is known of requests");
     pass(5).await;
-    // The server layer was made after the hello.
+    // The server layer was created after the hello.
     let mut later = v1::Report { serves: true, ..report("p.S/M", 80, 80, 0) };
     later.routes[0].no_context_calls = 20;
     stats.report(&session, &later);
@@ -609,14 +609,14 @@ async fn the_largest_numbers_in_every_field_leave_all_figures_readable() {
     assert!(stats.served_rates(RateWindow::Minute)[0].1.first_sends_per_s.is_finite());
 }
 
-/// A report of a process that began so long ago.
+/// A report of a process of this age.
 fn aged(seconds: u64, report: v1::Report) -> v1::Report {
     v1::Report { since: prost_types::Duration::try_from(Duration::from_secs(seconds)).ok(), ..report }
 }
 
 #[tokio::test(start_paused = true)]
 async fn two_processes_with_one_name_are_told_and_not_counted_again_and_again() {
-    // Began long one after the other, or together; counted much and little.
+    // Started at different times, or together; with high and low counts.
     for (older, newer) in [(1000, 500), (1000, 998)] {
         let (stats, one, two) = (stats(), session("one"), session("one"));
         [&one, &two].into_iter().for_each(|session| stats.connected(session));
@@ -732,7 +732,7 @@ async fn totals_take_no_more_memory_than_they_may_whatever_is_reported() {
     let usual = |n| stats.report(&all[39], &report(&format!("p.S/U{n}"), 10, 10, 0));
     assert!((0..40).map(usual).sum::<u64>() > 0, "what does not fit is counted");
     assert!(bytes() <= most, "{}", bytes());
-    // Whoever left makes room for those that come.
+    // Disconnected processes make room for new ones.
     all.iter().for_each(|session| stats.disconnected(session));
     let new = session("new");
     stats.connected(&new);
@@ -753,7 +753,7 @@ fn mirrored(instance: &str) -> ClientSession {
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_moves_from_another_replica_is_counted_once_whatever_comes_late() {
-    // With and without word of when the counters began, which older processes do not say.
+    // With and without the start of the counters, which older SDKs do not send.
     for since in [Some(1000), None] {
         let (stats, there, here) = (stats(), mirrored("one"), session("one"));
         let told = |calls| match since {
@@ -766,7 +766,7 @@ async fn a_process_that_moves_from_another_replica_is_counted_once_whatever_come
         stats.connected(&here);
         there.supersede(true);
         stats.report(&here, &told(300));
-        // Was under way from the other replica meanwhile.
+        // Was in flight from the other replica meanwhile.
         stats.report_of(&there, &told(250), Duration::from_millis(80));
         stats.disconnected(&there);
         stats.report(&here, &told(350));
@@ -915,6 +915,6 @@ async fn windows_take_no_more_memory_than_they_may() {
     }
     let books = stats.books();
     let windows: usize = books.routes.values().map(|book| book.window.bytes()).sum();
-    // A part that is taken when there is room for it is taken whole.
+    // A part within the limit is added whole.
     assert!(windows <= most / 8 * WINDOWS_PART + (64 << 10), "{windows}");
 }

@@ -1,4 +1,4 @@
-//! What was before a watch begins: spans that are full, gaps where nobody was heard, bounds.
+//! The timeline before a watch begins: complete spans, gaps without a connected process, limits.
 
 use crate::stats::tests::*;
 
@@ -12,13 +12,14 @@ fn seconds(at: Option<prost_types::Timestamp>) -> f64 {
     at.map(|at| at.seconds as f64 + f64::from(at.nanos) / 1e9).unwrap()
 }
 
-/// How long before now each span ends.
+/// The end of each span before now.
 fn ago(past: &[v1::Past]) -> Vec<u64> {
     let now = seconds(Some(SystemTime::now().into()));
     past.iter().map(|span| (now - seconds(span.until)).round() as u64).collect()
 }
 
-/// Ten calls a second, one of which fails and is repeated, until a process has made as many as in so many seconds.
+/// Ten calls a second, one of which fails and is retried, until a process has made the calls of this many
+/// seconds.
 async fn run(stats: &Stats, session: &ClientSession, seconds: std::ops::Range<u64>) {
     for at in seconds.skip(4).step_by(5) {
         pass(5).await;
@@ -67,7 +68,7 @@ async fn where_nobody_was_heard_is_a_gap_and_where_nothing_was_called_is_nothing
     let (stats, one) = (stats(), session("one"));
     stats.connected(&one);
     run(&stats, &one, 0..100).await;
-    // It makes no calls, then it is gone, and another one takes its place.
+    // The process makes no calls, then disconnects, and another one replaces it.
     pass(100).await;
     stats.disconnected(&one);
     pass(100).await;

@@ -1,9 +1,9 @@
-//! Writing to etcd: the one transaction of an ordinary commit, the parts of a large one, and compaction.
+//! Writes to etcd: the single transaction of an ordinary commit, the parts of a large one, and compaction.
 //!
-//! A large commit goes: parts, each under the random id of the commit, so that two writers never touch the same
-//! key; then the deciding transaction with the records and a `head` that says "entries since R written 0"; then
-//! the entries, a hundred at a time, each transaction moving that mark from the value it compared. Any replica
-//! can take any of these last steps, and none can be taken twice.
+//! A large commit writes its parts first, under its random id, so two writers never touch the same key. The
+//! deciding transaction then writes the records and a `head` of "entries since R written 0". The entries
+//! follow, a hundred at a time; each transaction compares and advances that mark. Any replica can take any of
+//! these last steps, and none can be taken twice.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::record;
 use crate::record::{CHANGES, COMPACTED, EPOCH, Encoded, HEAD, Head, PARTS, Unfinished};
 use crate::{Change, Entry, StoreError, is_urgent};
 
-/// How many operations a transaction gets; etcd's own limit is 128.
+/// Operations per transaction; etcd's own limit is 128.
 const TXN_OPS: usize = 110;
 
-/// How many bytes of keys and values a transaction gets; etcd's own limit is 1.5 MiB.
+/// Bytes of keys and values per transaction; etcd's own limit is 1.5 MiB.
 const TXN_BYTES: usize = 1280 << 10;
 
-/// What an operation costs beside its key and value.
+/// Overhead of an operation.
 const OP_BYTES: usize = 32;
 
 /// A record above this goes into parts when all records and entries fit one transaction ...
@@ -31,26 +31,26 @@ const INLINE_BYTES: usize = 512 << 10;
 /// ... and above this when they do not: 64 of them still fit the deciding transaction.
 const INLINE_BYTES_LARGE: usize = 16 << 10;
 
-/// How long a commit may finish an earlier one, less than its proposer waits. It is refused then, and nothing of it is
-/// written.
+/// Time to finish an earlier commit, less than the proposer's timeout. After it the commit is refused and
+/// nothing is written.
 const FINISHED_WITHIN: Duration = Duration::from_secs(4);
 const FINISHED_WITHIN_IF_URGENT: Duration = Duration::from_secs(1);
 
-/// How often a commit that finds an earlier one unfinished finishes it and tries again.
+/// Number of earlier unfinished commits that a commit finishes before it fails.
 const TRIES: usize = 8;
 
-/// A commit ready to be sent.
+/// Commit ready to be sent.
 struct EtcdCommit {
-    /// Recognises our own work after an attempt without an answer.
+    /// Identifies our own commit after an attempt without an answer.
     commit: u64,
     expected: u64,
     head: Head,
     encoded: Vec<Encoded>,
-    /// The entries, where they go with the records.
+    /// Entries, if they fit the same transaction.
     ops: Vec<TxnOp>,
 }
 
-/// What the deciding transaction came to.
+/// Result of the deciding transaction.
 enum CommitResult {
     Written,
     /// An earlier large commit has to be finished first.
@@ -66,7 +66,8 @@ impl EtcdStore {
             match self.decide(&epoch, &draft).await {
                 Ok(CommitResult::Written) => {
                     if draft.head.unfinished.is_some() {
-                        // The commit is durable and complete for every reader; whoever comes next goes on.
+                        // The commit is durable and complete for every reader; the next writer finishes the
+                        // entries.
                         let _ = self.finish_with(&epoch, draft.head, &record::effect(changes)).await;
                     }
                     return Ok(());
@@ -96,7 +97,7 @@ impl EtcdStore {
         Ok(tip.epoch)
     }
 
-    /// Decides between one transaction and several.
+    /// Chooses between one transaction and several.
     fn draft(&self, expected: u64, changes: &[Change]) -> EtcdCommit {
         let commit = fastrand::u64(..);
         let revision = expected + changes.len() as u64;
@@ -120,14 +121,14 @@ impl EtcdStore {
             for (number, part) in encoded.parts.iter().enumerate() {
                 let key = record::part_key(revision, draft.commit, number);
                 let txn = Txn::new().and_then([self.put(&key, &part[..])]);
-                // Nobody sees a part before the deciding transaction: without it nothing is written.
+                // Parts are invisible before the deciding transaction.
                 self.write_txn(&txn).await.map_err(EtcdFailure::unavailable)?;
             }
         }
         Ok(())
     }
 
-    /// Removes the parts of a commit that was not accepted; compaction does it where this fails.
+    /// Removes the parts of a refused commit; compaction does it if this fails.
     async fn drop_parts(&self, draft: &EtcdCommit) {
         for (encoded, revision) in draft.encoded.iter().zip(draft.expected + 1..) {
             let last = encoded.parts.len();
@@ -139,7 +140,7 @@ impl EtcdStore {
         }
     }
 
-    /// The transaction that makes the commit or refuses it.
+    /// Runs the transaction that accepts or refuses the commit.
     async fn decide(&self, epoch: &str, draft: &EtcdCommit) -> Result<CommitResult, StoreError> {
         let mut ops = draft.ops.clone();
         for (encoded, revision) in draft.encoded.iter().zip(draft.expected + 1..) {
@@ -162,8 +163,8 @@ impl EtcdStore {
         self.refused(epoch, draft, &answer)
     }
 
-    /// What became of the deciding transaction that was answered "no room": etcd answers so also where that
-    /// transaction was carried out and took the last room. Reading needs none.
+    /// Reads whether a commit answered with "no room" was written: etcd answers the same if the transaction
+    /// took the last room. Reading needs none.
     async fn decided_when_full(
         &self,
         epoch: &str,
@@ -180,7 +181,7 @@ impl EtcdStore {
         self.refused(epoch, draft, &answer)
     }
 
-    /// Why the deciding transaction did nothing: because an earlier attempt of it had, perhaps.
+    /// Returns why the transaction was refused; an earlier attempt of it may have succeeded.
     fn refused(
         &self,
         epoch: &str,
@@ -207,7 +208,7 @@ impl EtcdStore {
         Err(StoreError::Conflict { head: head.revision })
     }
 
-    /// Writes the entries that a large commit still lacks.
+    /// Writes the remaining entries of a large commit.
     pub(crate) async fn finish(&self, epoch: &str, head: Head) -> Result<(), StoreError> {
         let Some(unfinished) = head.unfinished else { return Ok(()) };
         let changes = self.changes_within(unfinished.since, head.revision, usize::MAX).await?;
@@ -264,7 +265,7 @@ impl EtcdStore {
             self.delete(CHANGES, &record::change_key(revision + 1)),
             self.delete(PARTS, &record::parts_of(revision + 1)),
         ]);
-        // Repeating it is harmless, and where another replica was faster it has done the same.
+        // Repeating it is harmless; a faster replica has done the same.
         self.link().txn(&txn).await.map_err(EtcdFailure::after_write)?;
         Ok(())
     }
@@ -286,7 +287,7 @@ impl EtcdStore {
     }
 }
 
-/// How long an earlier commit may keep these changes waiting.
+/// Returns the time for which an earlier commit may delay these changes.
 fn finished_within(changes: &[Change]) -> Duration {
     let edits = changes.iter().flat_map(|change| &change.edits);
     match is_urgent(edits.map(|edit| (edit.key.as_str(), edit.value.as_ref()))) {
@@ -303,7 +304,7 @@ fn cost(key: &str, entry: Option<&Entry>) -> usize {
     key.len() + entry.map_or(0, |entry| entry.value.len()) + OP_BYTES
 }
 
-/// How many of these go into one transaction; at least one, since a value has at most 1 MiB.
+/// Returns how many of these fit one transaction; at least one, since a value has at most 1 MiB.
 fn fitting(entries: &[(String, Option<Entry>)]) -> usize {
     let mut bytes = 0;
     let fits = entries.iter().take(TXN_OPS - 1).take_while(|(key, entry)| {

@@ -1,20 +1,22 @@
-//! Which etcd a store is in: its members, the prefix of the keys, and what is shown to it and believed of it. Files are
-//! named here. They are read when the store is opened, and again when etcd cannot be reached. Passwords are not shown.
+//! etcd configuration: endpoints, key prefix and credentials.
+//!
+//! Files are named here, read when the store is opened, and read again when etcd is unreachable. `Debug`
+//! hides passwords.
 
 use std::path::PathBuf;
 
-/// Which etcd, and how to reach it.
+/// etcd endpoints and credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdConfig {
     /// `HOST:PORT` of the members; at least one.
     pub endpoints: Vec<String>,
-    /// What all keys begin with. Default [`DEFAULT_PREFIX`](crate::etcd::DEFAULT_PREFIX).
+    /// Prefix of all keys. Default [`DEFAULT_PREFIX`](crate::etcd::DEFAULT_PREFIX).
     pub prefix: String,
-    /// The user to authenticate as, where etcd asks for one.
+    /// User, if etcd requires authentication.
     pub user: Option<String>,
     /// The user's password.
     pub password: Option<String>,
-    /// TLS; none = plaintext.
+    /// TLS; `None`: plaintext.
     pub tls: Option<EtcdTls>,
 }
 
@@ -33,12 +35,12 @@ impl std::fmt::Debug for EtcdConfig {
 /// TLS files in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EtcdTls {
-    /// The authorities that sign etcd's certificate.
+    /// Authorities of etcd's certificate.
     pub ca: Option<PathBuf>,
-    /// Our certificate, where etcd asks for one; with `key`.
+    /// Client certificate, if etcd requires one; with `key`.
     pub cert: Option<PathBuf>,
     /// Its private key.
     pub key: Option<PathBuf>,
-    /// The name in etcd's certificate, where it is not the host's.
+    /// Name in etcd's certificate, if it is not the host's.
     pub domain: Option<String>,
 }

@@ -1,12 +1,12 @@
-//! The connection to etcd: one client for all members, every request bounded in time and tried again.
+//! Connection to etcd: one client for all members, with bounded retries of each request.
 //!
-//! A request is tried until [`PATIENCE`] is over, since a member that is down or an election pass by
-//! themselves, and every request made here may be repeated: reads change nothing, and transactions compare what
-//! they rest on. A failure says whether any attempt can have reached etcd. Only a failed connection is sure not
-//! to have; that is read from the chain of sources, as the status code alone does not show it.
+//! A request is retried for up to [`PATIENCE`], which covers a failed member or an election. All requests are
+//! idempotent: reads change nothing, transactions compare their preconditions. A failure records whether any
+//! attempt may have reached etcd. Only a failed connection excludes that; it is read from the error's chain
+//! of sources, since the status code does not show it.
 //!
-//! The TLS files are read again when an attempt fails, and a new connection is made where they have changed: an open
-//! connection outlives its certificate, the next one does not.
+//! The TLS files are read again when an attempt fails. If they changed, a new connection is made, because an
+//! open connection outlives its certificate.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -25,34 +25,35 @@ use crate::StoreError;
 use crate::etcd::config::{EtcdConfig, EtcdTls};
 use crate::open_error::OpenError;
 
-/// How long a request is tried; less than the 5 s in which every answer is due.
+/// Retry time of a request; less than the 5 s within which every answer is due.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// How long one attempt may take before another member is asked.
+/// Timeout of an attempt, after which another member is tried.
 const ATTEMPT: Duration = Duration::from_millis(1900);
 
-/// How long a connection may take to be made.
+/// Timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_millis(1500);
 
-/// The pause between attempts grows from the first to the second of these, with full jitter.
+/// Pause between attempts: initial and maximum, with full jitter.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(400));
 
-/// How often a busy connection is probed, and how long the answer may take. etcd ends connections that are
-/// probed more often than every 5 s, or at all while idle.
+/// Keepalive interval of a busy connection, and its timeout. etcd ends connections that are probed more often
+/// than every 5 s, or while idle.
 const PROBE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(4));
 
-/// The largest answer taken; pages are far below it.
+/// Largest accepted answer; pages are far below it.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
-/// Why a request came to nothing.
+/// Failure of a request.
 #[derive(Debug)]
 pub(crate) struct EtcdFailure {
     reason: String,
-    /// Whether an attempt may have reached etcd and been carried out.
+    /// True if an attempt may have reached etcd and taken effect.
     sent: bool,
-    /// etcd no longer keeps the revision that was asked for.
+    /// etcd no longer keeps the requested revision.
     pub(crate) compacted: bool,
-    /// etcd has no room. It may have carried the request out: whoever crosses its quota is answered the same.
+    /// etcd has no room. It may have carried the request out: the write that exceeds the quota gets the same
+    /// answer.
     pub(crate) full: bool,
 }
 
@@ -68,18 +69,18 @@ impl EtcdFailure {
     }
 }
 
-/// How to go on after an attempt failed.
+/// Handling of a failed attempt.
 #[derive(Default)]
 struct RetryAdvice {
     again: bool,
     sent: bool,
     compacted: bool,
     full: bool,
-    /// The client's token or connection is of no use any more.
+    /// The client's token or connection is no longer usable.
     renew: bool,
 }
 
-/// The way to etcd.
+/// Connection to etcd.
 pub(crate) struct EtcdConnection {
     endpoints: Vec<String>,
     /// Without TLS.
@@ -89,7 +90,7 @@ pub(crate) struct EtcdConnection {
     client: Mutex<Option<Client>>,
 }
 
-/// What is in the TLS files.
+/// Contents of the TLS files.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Material {
     ca: Option<Vec<u8>>,
@@ -142,7 +143,7 @@ impl EtcdConnection {
         .await
     }
 
-    /// Opens a watch; it is not repeated, the caller must read what it missed before the next try.
+    /// Opens a watch without a retry; the caller must read missed changes before the next try.
     pub(crate) async fn watch(&self, key: &[u8], options: WatchOptions) -> Result<WatchStream, EtcdFailure> {
         let attempt = async {
             let client = self.client().await?;
@@ -151,7 +152,7 @@ impl EtcdConnection {
         match timeout_at(Instant::now() + PATIENCE, attempt).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => {
-                self.forget_if(&judge(&error));
+                self.forget_if(&retry_advice(&error));
                 Err(EtcdFailure { reason: describe(&error), sent: false, compacted: false, full: false })
             }
             Err(_) => {
@@ -161,7 +162,7 @@ impl EtcdConnection {
         }
     }
 
-    /// Makes a request until it is answered, refused for good, or patience is over.
+    /// Retries a request until it is answered, finally refused, or out of time.
     pub(crate) async fn call<T, F>(&self, request: impl Fn(Client) -> F) -> Result<T, EtcdFailure>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
@@ -174,7 +175,7 @@ impl EtcdConnection {
             let attempt = async { request(self.client().await?).await };
             let (reason, verdict) = match timeout_at(until, attempt).await {
                 Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(error)) => (describe(&error), judge(&error)),
+                Ok(Err(error)) => (describe(&error), retry_advice(&error)),
                 Err(_) => {
                     let verdict = RetryAdvice { again: true, sent: true, ..RetryAdvice::default() };
                     ("no answer in time".to_owned(), verdict)
@@ -203,14 +204,14 @@ impl EtcdConnection {
         Ok(self.slot().get_or_insert(client).clone())
     }
 
-    /// Lets the next attempt make a new connection where this one is of no use.
+    /// Makes the next attempt open a new connection if this one is unusable.
     fn forget_if(&self, verdict: &RetryAdvice) {
         if verdict.renew || (verdict.again && self.has_new_files()) {
             *self.slot() = None;
         }
     }
 
-    /// Reads the TLS files again; whether they have changed.
+    /// Reads the TLS files again; true if they have changed.
     fn has_new_files(&self) -> bool {
         let Some(tls) = &self.tls else { return false };
         match Material::read(tls) {
@@ -221,7 +222,7 @@ impl EtcdConnection {
                 has_changed
             }
             Err(error) => {
-                tracing::warn!(%error, "the files for the connection to etcd cannot be read again");
+                tracing::warn!(%error, "reading the etcd TLS files again failed");
                 false
             }
         }
@@ -244,13 +245,13 @@ fn watches(client: &Client) -> WatchClient {
     client.watch_client().max_decoding_message_size(MAX_ANSWER_BYTES)
 }
 
-/// How etcd names a token from before users or roles were changed. Its own client asks for another then.
+/// etcd's message for a token from before a change of users or roles. Its client then requests another.
 const OLD_TOKEN: &str = "revision of auth store is old";
 
-/// How etcd says that its quota is used up; it may have carried the request out.
+/// etcd's message for an exceeded quota; the request may have been carried out.
 const FULL: &str = "database space exceeded";
 
-fn judge(error: &etcd_client::Error) -> RetryAdvice {
+fn retry_advice(error: &etcd_client::Error) -> RetryAdvice {
     let etcd_client::Error::GRpcStatus(status) = error else {
         return RetryAdvice { again: true, sent: true, renew: true, ..RetryAdvice::default() };
     };
@@ -271,7 +272,7 @@ fn judge(error: &etcd_client::Error) -> RetryAdvice {
     }
 }
 
-/// Whether the request did not leave, for want of a connection.
+/// Returns true if the request was not sent for lack of a connection.
 fn never_connected(status: &tonic::Status) -> bool {
     let mut source = status.source();
     while let Some(error) = source {
@@ -283,7 +284,7 @@ fn never_connected(status: &tonic::Status) -> bool {
     false
 }
 
-/// The error with its sources, which is where the system's own words are.
+/// Formats the error with its sources, which hold the operating system's message.
 fn describe(error: &etcd_client::Error) -> String {
     let mut text = match error {
         etcd_client::Error::GRpcStatus(status) => format!("etcd: {} ({:?})", status.message(), status.code()),

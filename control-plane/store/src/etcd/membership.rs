@@ -1,9 +1,9 @@
-//! A server's place among the others: a key under a lease, and a watch on everybody's.
+//! Membership over etcd: a key under a lease, and a watch on the keys of all members.
 //!
-//! The lease is kept alive three times in its length. Where that fails, for an outage or a pause of this process, another
-//! lease is taken under the same key; so it is where the key itself was taken away, by whatever hand, because without it
-//! whoever comes next takes a part of the fleet for all of it. Where the watch fails everything is listed anew; until
-//! that succeeds what was known stays known, so that an outage of etcd takes nobody away.
+//! The lease is renewed three times in its length. If that fails, after an outage or a pause of this process,
+//! another lease is taken under the same key. The same happens if the key itself was removed, because a new
+//! replica would otherwise take a part of the fleet for all of it. If the watch fails, all members are listed
+//! again; until that succeeds the known ones stay, so an outage of etcd removes no member.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,60 +23,61 @@ use crate::key;
 use crate::membership::{LEASE, Members, Membership};
 use crate::record::REPLICAS;
 
-/// How often the lease is kept alive, and how long the answer may take.
+/// Renewal interval of the lease, and the timeout of the answer.
 const KEEP_EVERY: Duration = Duration::from_secs(3);
-/// The pause after a failure grows from the first to the second of these, with full jitter.
+/// Pause after a failure: initial and maximum, with full jitter.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// One server's place.
+/// This server's key.
 struct Member {
     store: EtcdStore,
     key: String,
     value: Bytes,
-    /// 0 = none.
+    /// 0: none.
     lease: AtomicI64,
-    tell: watch::Sender<Members>,
+    members: watch::Sender<Members>,
     seen: watch::Sender<LeaseState>,
 }
 
-/// What was seen last of the own key.
+/// Last observed state of the own key.
 #[derive(Clone, Copy, Default)]
 struct LeaseState {
-    /// etcd's revision at which it was so.
+    /// etcd's revision of the observation.
     at: i64,
     is_there: bool,
 }
 
-/// The key as it was put.
+/// The own key after a put.
 struct LeasedKey {
     lease: i64,
-    /// etcd's revision that it was put with.
+    /// etcd's revision of the put.
     at: i64,
 }
 
-/// Takes a place and keeps it.
+/// Registers the server and keeps it registered.
 pub(crate) fn join(store: EtcdStore, id: &str, value: Bytes) -> Membership {
-    let (tell, known) = watch::channel(Members::default());
+    let (members, known) = watch::channel(Members::default());
     let leaving = CancellationToken::new();
     let key = format!("{REPLICAS}{}", key([id]));
-    let member = Member { store, key, value, lease: AtomicI64::new(0), tell, seen: watch::Sender::default() };
-    let task = tokio::spawn(member.be_there(leaving.clone()));
+    let member =
+        Member { store, key, value, lease: AtomicI64::new(0), members, seen: watch::Sender::default() };
+    let task = tokio::spawn(member.run(leaving.clone()));
     Membership::new(known, leaving, task)
 }
 
 impl Member {
-    async fn be_there(self, leaving: CancellationToken) {
+    async fn run(self, leaving: CancellationToken) {
         tokio::select! {
             () = leaving.cancelled() => {}
             () = self.stay() => {}
-            () = self.look() => {}
+            () = self.follow_members() => {}
         }
         if let Err(failure) = self.leave().await {
             tracing::debug!(error = %failure.unavailable(), "this replica's key could not be removed");
         }
     }
 
-    /// Keeps the key there, for ever.
+    /// Keeps the key in the store; never returns.
     async fn stay(&self) {
         let mut pause = PAUSE.0;
         loop {
@@ -84,13 +85,13 @@ impl Member {
                 Ok(placed) => {
                     pause = PAUSE.0;
                     let why = tokio::select! {
-                        () = self.keep(placed.lease) => "its lease is over",
-                        () = self.taken_away(placed.at) => "somebody removed it",
+                        () = self.keep(placed.lease) => "lease expired",
+                        () = self.removed(placed.at) => "key removed",
                     };
-                    tracing::info!(why, "this replica's key is put into the store anew");
+                    tracing::info!(why, "writing this replica's membership key again");
                 }
                 Err(failure) => {
-                    tracing::debug!(error = %failure.unavailable(), "this replica can not make itself known");
+                    tracing::debug!(error = %failure.unavailable(), "this replica's membership key could not be written");
                 }
             }
             sleep(pause.mul_f64(fastrand::f64())).await;
@@ -98,7 +99,7 @@ impl Member {
         }
     }
 
-    /// Puts the key under a lease of its own.
+    /// Puts the key under a new lease.
     async fn enter(&self) -> Result<LeasedKey, EtcdFailure> {
         let seconds = i64::try_from(LEASE.as_secs()).unwrap_or(i64::MAX);
         let granted = self
@@ -114,14 +115,14 @@ impl Member {
         Ok(LeasedKey { lease, at: answer.header().map_or(0, |header| header.revision()) })
     }
 
-    /// Waits until the key that was put at a revision is seen not to be there any more.
-    async fn taken_away(&self, at: i64) {
+    /// Waits until the key that was put at a revision is gone.
+    async fn removed(&self, at: i64) {
         let mut seen = self.seen.subscribe();
         let gone = seen.wait_for(|seen| seen.at >= at && !seen.is_there).await.is_ok();
         debug_assert!(gone, "the sender is held by the one who waits");
     }
 
-    /// Keeps a lease alive; returns when that fails or the lease is over.
+    /// Renews a lease; returns when that fails or the lease expires.
     async fn keep(&self, lease: i64) {
         let open =
             self.store.link().call(|client| async move { client.lease_client().keep_alive(lease).await });
@@ -139,8 +140,8 @@ impl Member {
         }
     }
 
-    /// Tells who is there, for ever.
-    async fn look(&self) {
+    /// Publishes the members; never returns.
+    async fn follow_members(&self) {
         let mut pause = PAUSE.0;
         loop {
             if self.list_and_watch().await.is_ok() {
@@ -151,7 +152,7 @@ impl Member {
         }
     }
 
-    /// Lists everybody and follows what changes, until the watch ends.
+    /// Lists the members and follows their changes until the watch ends.
     async fn list_and_watch(&self) -> Result<(), EtcdFailure> {
         let from = self.store.full(REPLICAS);
         let options = GetOptions::new().with_range(end_of(&from));
@@ -166,7 +167,7 @@ impl Member {
         let see = |at, known: &BTreeMap<String, Bytes>| {
             let is_there = own.as_ref().is_some_and(|own| known.contains_key(own));
             self.seen.send_replace(LeaseState { at, is_there });
-            self.tell.send_replace(Arc::new(known.clone()));
+            self.members.send_replace(Arc::new(known.clone()));
         };
         see(at, &known);
         let mut at = at;
@@ -190,7 +191,7 @@ impl Member {
         Ok(())
     }
 
-    /// The id in a key; none where it is no id.
+    /// Parses the id of a key.
     fn id(&self, key: &[u8]) -> Option<String> {
         let id = self.store.own(key).ok()?.strip_prefix(REPLICAS)?;
         percent_decode_str(id).decode_utf8().ok().map(|id| id.into_owned())

@@ -1,12 +1,12 @@
-//! The shared store: any number of control planes over one etcd, version 3.4 or later.
+//! Shared store: any number of control planes over one etcd, version 3.4 or later.
 //!
-//! Our revisions are not etcd's: they count changes, without gap, and live in keys of our own below one prefix.
-//! A commit is one etcd transaction that compares `epoch` and `head`; repeating it is therefore harmless, and
-//! that is how an attempt without an answer is cleared up. What does not fit a transaction (128 operations,
-//! 1.5 MiB) is written in parts before, and its entries in further transactions after; `head` tells how far
-//! they are, and whoever comes next finishes them.
+//! Damper's revisions are not etcd's: they count changes, without gap, in keys below one prefix. A commit is
+//! one etcd transaction that compares `epoch` and `head`, so repeating it is harmless and resolves an attempt
+//! without an answer. A commit over the limits of a transaction (128 operations, 1.5 MiB) is written in parts
+//! before, and its entries in further transactions after; `head` records the progress, and the next writer
+//! finishes them.
 //!
-//! `link` holds the connection, `commit` writes, `watch` follows; here is what reads.
+//! [`link`] holds the connection, [`commit`] writes, [`watch`] follows; this file reads.
 
 mod commit;
 mod config;
@@ -32,16 +32,16 @@ use crate::{Change, Identity, MAX_READ_BYTES, Position, Store, StoreContents, St
 /// Where the keys lie unless the settings say otherwise.
 pub const DEFAULT_PREFIX: &str = "/damper/";
 
-/// How many changes are read with one request; a record has at most 512 KiB.
+/// Changes per request; a record has at most 512 KiB.
 const CHANGES_PAGE: i64 = 16;
 
-/// How many entries are read with one request.
+/// Entries per request.
 const ENTRIES_PAGE: i64 = 512;
 
-/// How many parts of a large record, of 1 MiB each, are read with one request.
+/// Parts of 1 MiB of a large record per request.
 const PARTS_PAGE: i64 = 16;
 
-/// How often a read at one etcd revision starts over because etcd compacted that revision meanwhile.
+/// Restarts of a read whose etcd revision was compacted meanwhile.
 const READS: usize = 5;
 
 /// A store in an etcd cluster.
@@ -53,25 +53,25 @@ pub struct EtcdStore {
 struct EtcdInner {
     link: EtcdConnection,
     prefix: String,
-    /// The epoch this replica works with, from its last load.
+    /// Epoch of this replica's last load.
     epoch: Mutex<Option<String>>,
-    /// Whether etcd had no room for the last write.
+    /// True if etcd had no room for the last write.
     full: AtomicBool,
 }
 
-/// The keys that say where the store is, all read at one etcd revision.
+/// Keys of the store's position, read at one etcd revision.
 struct HeadKeys {
     epoch: String,
     head: Head,
     compacted: u64,
     lineage: Vec<String>,
-    /// The commit of the change that was asked about.
+    /// Commit of the requested change.
     commit: Option<u64>,
     /// The etcd revision.
     at: i64,
 }
 
-/// What reading at a fixed etcd revision may come to.
+/// Error of a read at a fixed etcd revision.
 enum ReadError {
     /// etcd no longer keeps that revision; read again at a newer one.
     Gone,
@@ -107,7 +107,7 @@ impl EtcdStore {
         &self.shared.link
     }
 
-    /// Sends a transaction that writes.
+    /// Runs a transaction that writes.
     async fn write_txn(&self, txn: &Txn) -> Result<TxnResponse, EtcdFailure> {
         let answer = self.link().txn(txn).await;
         match &answer {
@@ -118,12 +118,12 @@ impl EtcdStore {
         answer
     }
 
-    /// Our key as etcd's.
+    /// Returns the etcd key of one of ours.
     fn full(&self, key: &str) -> Vec<u8> {
         [self.shared.prefix.as_bytes(), key.as_bytes()].concat()
     }
 
-    /// etcd's key as ours.
+    /// Returns our key of an etcd key.
     fn own<'a>(&self, key: &'a [u8]) -> Result<&'a str, StoreError> {
         let own = key.strip_prefix(self.shared.prefix.as_bytes()).unwrap_or(key);
         std::str::from_utf8(own).map_err(|_| damaged(format!("the key {:?}", String::from_utf8_lossy(own))))
@@ -153,12 +153,12 @@ impl EtcdStore {
         *self.shared.epoch.lock().unwrap_or_else(PoisonError::into_inner) = epoch;
     }
 
-    /// Where the store is now, linearizably; `None` if there is no store.
+    /// Reads the store's position, linearizably; `None` if there is no store.
     async fn tip(&self) -> Result<Option<HeadKeys>, ReadError> {
         self.tip_and_commit(0).await
     }
 
-    /// The same, and which commit made a revision.
+    /// Reads the position and the commit that made a revision.
     async fn tip_and_commit(&self, revision: u64) -> Result<Option<HeadKeys>, ReadError> {
         let change = record::change_key(revision);
         let keys = [EPOCH, HEAD, COMPACTED, LINEAGE, &change];
@@ -180,13 +180,13 @@ impl EtcdStore {
         Ok(Some(HeadKeys { epoch, head: Head::parse(head)?, compacted, lineage, commit, at }))
     }
 
-    /// Where the store is now, which must be there.
+    /// Reads the position of an existing store.
     async fn tip_there(&self) -> Result<HeadKeys, ReadError> {
         let missing = || ReadError::Store(StoreError::Replaced { epoch: String::new() });
         self.tip().await?.ok_or_else(missing)
     }
 
-    /// The values of the keys a transaction has read.
+    /// Collects the values that a transaction read.
     fn found(&self, answer: &TxnResponse) -> Result<BTreeMap<String, Bytes>, StoreError> {
         let mut found = BTreeMap::new();
         for response in answer.op_responses() {
@@ -238,7 +238,7 @@ impl EtcdStore {
         Ok(next)
     }
 
-    /// The changes `after + 1 ..= upto` as they were at an etcd revision; no more when they have so many bytes.
+    /// Reads the changes after `after` up to `upto` at an etcd revision, until the bytes exceed the limit.
     async fn changes_at(
         &self,
         after: u64,
@@ -286,7 +286,7 @@ impl EtcdStore {
         Ok(record::decode_change(revision, record, &parts)?)
     }
 
-    /// The entries as they were at an etcd revision, which may be behind the head.
+    /// Reads the entries at an etcd revision, which may be behind the head.
     async fn entries_at(&self, at: i64) -> Result<BTreeMap<String, crate::Entry>, ReadError> {
         let mut entries = BTreeMap::new();
         let after_changes = end_of(CHANGES.as_bytes());
@@ -325,7 +325,7 @@ impl EtcdStore {
         Ok((state, tip))
     }
 
-    /// The changes `after + 1 ..= upto`; no more when they have so many bytes.
+    /// Reads the changes after `after` up to `upto`, until the bytes exceed the limit.
     async fn changes_within(&self, after: u64, upto: u64, room: usize) -> Result<Vec<Change>, StoreError> {
         for _ in 0..READS {
             match self.changes_once(after, upto, room).await {
@@ -380,7 +380,7 @@ impl Store for EtcdStore {
                 Ok((state, tip)) => {
                     self.know_epoch(Some(state.epoch.clone()));
                     if tip.head.unfinished.is_some() {
-                        // Only a service to those who read the keys with etcd's tools: the state is complete.
+                        // Only for readers of the keys with etcd's tools: the state is complete.
                         let _ = self.finish(&tip.epoch, tip.head).await;
                     }
                     return Ok(state);
@@ -444,7 +444,7 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     match end.last_mut() {
         Some(last) => *last += 1,
-        // An empty prefix means every key there is, which etcd writes so.
+        // An empty prefix means all keys, which etcd writes so.
         None => end.push(0),
     }
     end

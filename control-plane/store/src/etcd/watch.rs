@@ -1,10 +1,10 @@
-//! Following etcd: one watch per reader over the keys that tell what happens, none over the entries.
+//! Watch on etcd: one per reader over the keys of changes, none over the entries.
 //!
-//! The range `changes/` to `head` holds the records, the epoch and the head; a record that arrives whole and in
-//! sequence is handed on as it is. Whatever else happens (the connection ends, etcd has compacted, a record is
-//! in parts, something is missing) the watch is dropped and reading starts over from our own keys: the changes
-//! after the last one seen, all at one etcd revision, then a watch from the revision after that. Since our
-//! records are keys and not etcd's history, nothing is lost or invented whatever etcd has forgotten.
+//! The range `changes/` to `head` holds the records, the epoch and the head. A record that arrives whole and
+//! in sequence is passed on. On anything else (the connection ends, etcd has compacted, a record is in parts,
+//! a revision is missing) the watch is dropped: the changes after the last one are read from the keys at one
+//! etcd revision, and a new watch starts at the next. The records are keys and not etcd's history, so a
+//! compaction of etcd loses none.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::record;
 use crate::record::{CHANGES, EPOCH, HEAD, Head};
 use crate::{Change, MAX_READ_BYTES, Position, StoreError, Watch};
 
-/// The pause before the watch is opened again grows from the first to the second of these, with full jitter.
+/// Pause before the watch is opened again: initial and maximum, with full jitter.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
-/// The changes after a position, for ever.
+/// Streams the changes after a position.
 pub(crate) fn open(store: EtcdStore, after: Position) -> Watch {
     let (ready, stream) = (VecDeque::new(), None);
     let watcher = EtcdWatcher { store, last: after, ready, stream, pause: PAUSE.0 };
@@ -35,7 +35,7 @@ pub(crate) fn open(store: EtcdStore, after: Position) -> Watch {
 
 struct EtcdWatcher {
     store: EtcdStore,
-    /// The last change that was handed on or is ready to be.
+    /// Position of the last change passed on or ready.
     last: Position,
     ready: VecDeque<Change>,
     stream: Option<WatchStream>,
@@ -55,7 +55,7 @@ impl EtcdWatcher {
             match stream.message().await {
                 Ok(Some(response)) if !response.canceled() => self.take(&response)?,
                 ended => {
-                    tracing::debug!(?ended, "the watch on etcd ended and is opened again");
+                    tracing::debug!(?ended, "watch on etcd ended; opening it again");
                     self.stream = None;
                     self.rest().await;
                 }
@@ -63,12 +63,12 @@ impl EtcdWatcher {
         }
     }
 
-    /// Reads what was missed; once there is nothing, opens the watch.
+    /// Reads missed changes; opens the watch once there are none.
     async fn catch_up(&mut self) -> Result<(), StoreError> {
         match self.try_catch_up().await {
             Ok(()) => Ok(()),
             Err(ReadError::Store(StoreError::Unavailable { reason })) => {
-                tracing::debug!(reason, "the watch on etcd can not be opened yet");
+                tracing::debug!(reason, "opening the watch on etcd failed; retrying");
                 self.rest().await;
                 Ok(())
             }
@@ -83,7 +83,7 @@ impl EtcdWatcher {
         if self.last.epoch.is_empty() {
             self.last.epoch = self.store.known_epoch().unwrap_or_else(|| tip.epoch.clone());
         }
-        // The connection may lead to another etcd now, and that to a copy which went its own way.
+        // The connection may now reach another etcd with a diverged copy.
         if self.last.epoch != tip.epoch || tip.head.revision < revision || !self.last.is_made_by(tip.commit) {
             return Err(replaced(&tip.epoch).into());
         }
@@ -107,7 +107,7 @@ impl EtcdWatcher {
         Ok(())
     }
 
-    /// Takes the events of one message.
+    /// Handles the events of one message.
     fn take(&mut self, response: &WatchResponse) -> Result<(), StoreError> {
         if !response.events().is_empty() {
             self.pause = PAUSE.0;
@@ -125,7 +125,7 @@ impl EtcdWatcher {
                     None => true,
                 },
             } {
-                // Something is to be read that did not come along: start over from the keys.
+                // A required key was not delivered: restart from the keys.
                 self.stream = None;
                 return Ok(());
             }
@@ -138,7 +138,7 @@ impl EtcdWatcher {
         if self.last.epoch == epoch { Ok(true) } else { Err(replaced(&epoch)) }
     }
 
-    /// A head beyond the last change means a record was not handed over.
+    /// A head beyond the last change means that a record was missed.
     fn take_head(&self, value: Option<&[u8]>) -> Result<bool, StoreError> {
         let Some(value) = value else { return Err(replaced("")) };
         let head = Head::parse(value)?;

@@ -1,12 +1,12 @@
-//! The files below the database: what makes them durable, and the room that is kept for the most important writes.
+//! Files below the database: syncs them and reserves room for urgent writes.
 //!
-//! Sled's `flush` hands its bytes to the system. It asks for neither the file's length nor the disk's cache to be
-//! written, and syncs nothing in the folder `blobs`, where large values lie. So after each flush the files are
-//! synced here, and before sled opens them too: what sled reads then is the base of a snapshot that sled does sync.
+//! Sled's `flush` hands its bytes to the operating system. It does not sync the file's length or the disk's
+//! cache, nor the folder `blobs` of large values. So the files are synced here after each flush, and before
+//! sled opens them: what sled reads then is the base of a snapshot that sled does sync.
 //!
-//! Sled does not survive a write that finds no room. So nothing is written to it without room for several times as
-//! much. A file `reserve` takes up room of its own: when the disk is full it is removed, so that kills, removals and
-//! compaction can still be written. While it cannot be made again, other changes are refused.
+//! Sled does not survive a failed write. So a write is accepted only with room for several times its size.
+//! The file `reserve` keeps room: when the disk is full it is removed, so that kills, removals and compaction
+//! can still be written. Until it is restored, other changes are refused.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -14,23 +14,23 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Room for some thousand kills.
+/// Reserved bytes: some thousand kills.
 const RESERVE_BYTES: u64 = 16 << 20;
 
-/// How much room sled may take for a write: this and three times its bytes, since it writes neighbours too.
+/// Room that sled may take for a write, plus three times its bytes, since it rewrites neighbours too.
 const LEAST_ROOM: u64 = 6 << 20;
 
-/// The files of one store.
+/// Files of a store.
 pub(crate) struct Disk {
     path: PathBuf,
-    /// The large values that are durable.
+    /// Large values that are durable.
     blobs: HashSet<OsString>,
-    /// Whether the disk was full when it was last looked at.
+    /// True if the disk was full at the last check.
     is_full: bool,
 }
 
 impl Disk {
-    /// Makes the folder where there is none, and makes durable what is in it.
+    /// Creates the folder if it is missing, and syncs its contents.
     pub(crate) fn prepare(path: &Path) -> io::Result<Self> {
         create_folder(path)?;
         let mut disk = Self { path: path.to_owned(), blobs: HashSet::new(), is_full: false };
@@ -38,7 +38,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Makes everything durable: the files, and that they are there.
+    /// Syncs all files and their folder.
     pub(crate) fn sync_all(&mut self) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
@@ -51,13 +51,13 @@ impl Disk {
         sync_folder(&self.path)
     }
 
-    /// Makes durable what sled has written since.
+    /// Syncs the writes of sled since the last sync.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         self.sync_blobs()?;
         File::open(self.path.join("db"))?.sync_data()
     }
 
-    /// A large value is a file of its own, which is never changed.
+    /// Syncs large values, each in an immutable file of its own.
     fn sync_blobs(&mut self) -> io::Result<()> {
         let folder = self.path.join("blobs");
         let entries = match fs::read_dir(&folder) {
@@ -87,7 +87,7 @@ impl Disk {
         reserve(&self.path)
     }
 
-    /// Whether a write of so many bytes has room. An urgent one gets the room that is kept, others leave it.
+    /// Returns true if a write has room. Urgent writes may use the reserve.
     pub(crate) fn has_room(&mut self, bytes: u64, is_urgent: bool) -> io::Result<bool> {
         let needed = needed(bytes);
         let mut has_room = self.keep_reserve(needed) && fs2::available_space(&self.path)? >= needed;
@@ -98,7 +98,7 @@ impl Disk {
         Ok(has_room)
     }
 
-    /// Makes the reserve where there is room for it and for more; whether it is there.
+    /// Creates the reserve if there is room for it and `more`; true if it exists.
     fn keep_reserve(&self, more: u64) -> bool {
         let path = self.reserve();
         if is_kept(&path) {
@@ -107,18 +107,18 @@ impl Disk {
         if fs2::available_space(&self.path).is_ok_and(|room| room < RESERVE_BYTES + more) {
             return false;
         }
-        // Zeros are written, since a file system may promise room that it does not have.
+        // Writes zeros, since a file system may overcommit.
         let written = File::create(&path)
             .and_then(|mut file| (0..RESERVE_BYTES >> 16).try_for_each(|_| file.write_all(&[0; 1 << 16])));
         if let Err(error) = &written {
-            tracing::warn!(%error, "the store's reserve cannot be written");
-            // What is there of it takes up room.
+            tracing::warn!(%error, "writing the store's reserve file failed");
+            // The partial file takes room.
             let _ = fs::remove_file(&path);
         }
         written.is_ok()
     }
 
-    /// Gives up the room that is kept; whether there was some.
+    /// Removes the reserve; true if there was one.
     pub(crate) fn give_room(&mut self) -> io::Result<bool> {
         self.note(true);
         match fs::remove_file(self.reserve()) {
@@ -130,9 +130,9 @@ impl Disk {
     fn note(&mut self, is_full: bool) {
         match (self.is_full, is_full) {
             (false, true) => {
-                tracing::error!("the disk of the store is full: only kills and removals are written");
+                tracing::error!("the store's disk is full; accepting only kills and removals");
             }
-            (true, false) => tracing::info!("the disk of the store has room again"),
+            (true, false) => tracing::info!("the store's disk has room again"),
             _ => {}
         }
         self.is_full = is_full;
@@ -147,19 +147,19 @@ fn is_kept(reserve: &Path) -> bool {
     fs::metadata(reserve).is_ok_and(|found| found.len() >= RESERVE_BYTES)
 }
 
-/// How much room a write of so many bytes may take.
+/// Returns the room that a write may take.
 fn needed(bytes: u64) -> u64 {
     bytes.saturating_mul(3).saturating_add(LEAST_ROOM)
 }
 
-/// Whether a write of so many bytes that is not urgent has no room in a store's folder.
+/// Returns true if an ordinary write of `bytes` has no room in a store's folder.
 pub(crate) fn is_full(folder: &Path, bytes: u64) -> bool {
     let missing = if is_kept(&reserve(folder)) { 0 } else { RESERVE_BYTES };
     fs2::available_space(folder).is_ok_and(|room| room < needed(bytes).saturating_add(missing))
 }
 
-/// Makes the folder and what is missing above it durably, for the user alone: the hashes of tokens and the cluster key
-/// lie in it, in files that sled makes readable to all who may enter. What is there stays as it is.
+/// Creates the folder and its missing parents durably, for the user alone: it holds token hashes and the
+/// cluster key, in files that sled makes readable to all who may enter. Existing folders stay as they are.
 fn create_folder(path: &Path) -> io::Result<()> {
     let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
     let above: Vec<&Path> = path.ancestors().take_while(missing).filter_map(Path::parent).collect();
@@ -171,7 +171,7 @@ fn create_folder(path: &Path) -> io::Result<()> {
     above.into_iter().try_for_each(sync_folder)
 }
 
-/// Makes durable which files are in a folder.
+/// Syncs the entries of a folder.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }

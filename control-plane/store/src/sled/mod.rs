@@ -1,15 +1,15 @@
-//! The embedded store: one folder, one process, nothing to install.
+//! Embedded store: one folder, one process, nothing to install.
 //!
-//! Everything lies in sled's default tree, so that one batch, which sled recovers whole or not at all, carries
-//! a commit. The head and the epoch are held in memory under a lock that commits take alone and reads share;
-//! no compare is needed in the database, since sled's file lock keeps every other process out. A commit is
-//! acknowledged, and shown to watchers, only after its bytes are synced to the disk (`disk`).
+//! All data is in sled's default tree, so one batch, which sled recovers whole or not at all, carries a
+//! commit. The head and the epoch are in memory under a lock: exclusive for commits, shared for reads. The
+//! database needs no compare, since sled's file lock keeps other processes out. A commit is acknowledged, and
+//! shown to watchers, once its bytes are synced to the disk (`disk`).
 //!
-//! After an error or a panic it is unknown what of a commit is on the disk, and sled refuses everything. Then the
-//! database is opened again, which shows it. Where that fails it is tried again by each later request.
+//! After an error or a panic the state of a commit on disk is unknown, and sled refuses all operations. The
+//! database is then opened again and read. If that fails, each later request tries again.
 //!
-//! All database work runs on the blocking threads. sled's own subscriber is not used, because a slow reader of
-//! it blocks writers: a `watch` channel carries the head, and each watcher reads the changes it lacks.
+//! All database work runs on blocking threads. sled's own subscriber is not used, because a slow reader of it
+//! blocks writers: a `watch` channel carries the head, and each watcher reads the changes it lacks.
 
 mod disk;
 
@@ -30,28 +30,28 @@ use crate::record::{COMPACTED, EPOCH, HEAD, Head, LINEAGE, damaged};
 use crate::sled::disk::Disk;
 use crate::{Change, Identity, MAX_READ_BYTES, Position, Store, StoreContents, StoreError, Watch};
 
-/// A record above this is written in parts: sled rewrites a value together with up to 15 neighbours.
+/// Size above which a record is written in parts: sled rewrites a value with up to 15 neighbours.
 const INLINE_BYTES: usize = 64 << 10;
 
-/// The memory above which sled forgets what it read. By itself it takes 1 GiB. It looks only at every 64th access to one
-/// of 256 groups of pages, so that of large values it may hold as much as the history.
+/// Cache size of sled; its default is 1 GiB. Sled checks it at every 64th access to one of 256 groups of
+/// pages, so with large values it may hold as much as the history.
 const CACHE_BYTES: u64 = 32 << 20;
 
-/// How many changes are read at once; commits go on between two such pages.
+/// Changes per read; commits proceed between two pages.
 const PAGE: u64 = 64;
 
-/// What a step of a compaction removes at most: sled writes again what stands beside a record that is removed.
+/// Changes per step of a compaction: sled rewrites the neighbours of a removed record.
 const STEP_BYTES: u64 = 256 << 10;
 const STEP_RECORDS: usize = 1_000;
 
-/// How long a watcher waits before it reads again from a disk that failed.
+/// Pause of a watcher before it reads a failed disk again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long sled may take to close its files before they are opened again, and how often that is tried.
+/// Time that sled may take to close its files before they are opened again, and the number of tries.
 const CLOSED_WITHIN: Duration = Duration::from_secs(2);
 const CLOSED_LOOK_AFTER: Duration = Duration::from_millis(5);
 
-/// How long a flush may take before sled is asked whether it has failed.
+/// Time of a flush after which sled is asked whether it has failed.
 const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A store in a folder of this machine.
@@ -61,18 +61,18 @@ pub struct SledStore {
 
 struct SledInner {
     path: PathBuf,
-    /// Held alone while the database is changed or opened again.
+    /// Exclusive while the database is changed or opened again.
     gate: RwLock<Held>,
-    /// The bytes of the last write that is not urgent, if it had no room; else 0.
+    /// Bytes of the last ordinary write, if it had no room; else 0.
     refused: AtomicU64,
-    /// What is durable, for watchers and for the comparison of a commit.
+    /// Durable head, for watchers and for the comparison of a commit.
     seen: watch::Sender<SledHead>,
 }
 
 struct Held {
-    /// None only while it is opened again.
+    /// `None` only while it is opened again.
     db: Option<Db>,
-    /// Whether nothing has failed since it was opened.
+    /// True if nothing has failed since it was opened.
     is_sound: bool,
     disk: Disk,
 }
@@ -83,14 +83,14 @@ struct SledHead {
     head: u64,
 }
 
-/// What is to be written at once.
+/// Atomic write.
 struct Write {
     batch: Batch,
-    /// The key by whose new value a write is recognised after an attempt that failed.
+    /// Key and new value that identify the write after a failed attempt.
     mark: (&'static str, String),
-    /// The bytes of its values.
+    /// Bytes of its values.
     bytes: u64,
-    /// Whether the room that is kept for it may be taken.
+    /// True if the write may use the reserve.
     is_urgent: bool,
 }
 
@@ -108,7 +108,7 @@ impl Write {
 }
 
 impl SledStore {
-    /// Opens the store in this folder, and creates it where there is none.
+    /// Opens the store in this folder, or creates it.
     pub async fn open(path: impl Into<PathBuf>) -> Result<Self, OpenError> {
         let path = path.into();
         let join = path.clone();
@@ -133,7 +133,7 @@ impl SledStore {
         self.blocking(work).await.unwrap_or_else(|reason| Err(StoreError::Uncertain { reason }))
     }
 
-    /// Works on a thread that may wait for the disk; fails only where that ends without a result.
+    /// Runs work on a thread that may block on the disk; errors only if it ends without a result.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&SledInner) -> T + Send + 'static,
@@ -146,7 +146,7 @@ impl SledStore {
 
 #[tonic::async_trait]
 impl Store for SledStore {
-    /// Opening has done it: the folder is this process's alone.
+    /// Opening has created it: the folder is this process's alone.
     async fn create(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -168,7 +168,7 @@ impl Store for SledStore {
     fn watch(&self, after: &Position) -> Watch {
         let seen = self.inner.seen.subscribe();
         let epoch = if after.epoch.is_empty() { seen.borrow().epoch.clone() } else { after.epoch.clone() };
-        // While the folder is open no other process can put another history into it.
+        // No other process can change the history while the folder is open.
         let after = after.revision;
         let store = Self { inner: self.inner.clone() };
         let watcher = SledWatcher { store, seen, epoch, after, ready: VecDeque::new() };
@@ -215,7 +215,7 @@ impl SledInner {
         Ok(Self { path: path.to_owned(), gate, refused, seen: watch::Sender::new(seen) })
     }
 
-    /// The database, for reading.
+    /// Locks the database for reading.
     fn shared(&self) -> Result<RwLockReadGuard<'_, Held>, StoreError> {
         loop {
             if let Ok(held) = self.gate.read()
@@ -227,10 +227,10 @@ impl SledInner {
         }
     }
 
-    /// The database, for changing.
+    /// Locks the database for writing.
     fn alone(&self) -> Result<RwLockWriteGuard<'_, Held>, StoreError> {
         let mut held = self.gate.write().unwrap_or_else(|panicked| {
-            // The memory of the database may be ahead of the disk, and our head behind it.
+            // The database may be ahead of the disk, and the head behind the database.
             self.gate.clear_poison();
             let mut held = panicked.into_inner();
             held.is_sound = false;
@@ -242,10 +242,10 @@ impl SledInner {
         Ok(held)
     }
 
-    /// Opens the database after a failure, and takes what is in it as the truth.
+    /// Opens the database after a failure and reads its state.
     fn open_again(&self, held: &mut Held) -> Result<(), StoreError> {
         held.is_sound = false;
-        // Sled may wait for ever for what it could not write.
+        // Sled may wait forever for a failed write.
         let old = held.db.take();
         std::thread::spawn(move || drop(old));
         let again = |error: sled::Error| StoreError::Unavailable {
@@ -262,7 +262,7 @@ impl SledInner {
             }
         };
         let found = read_seen(&db)?;
-        tracing::info!(revision = found.head, "the store was opened again after a failure");
+        tracing::info!(revision = found.head, "store reopened after a failure");
         self.seen.send_if_modified(|seen| {
             *seen != found && {
                 *seen = found;
@@ -329,7 +329,7 @@ impl SledInner {
         Ok(())
     }
 
-    /// The changes `after + 1 ..= upto`, page by page, so that a commit waits for one page at most.
+    /// Reads the changes after `after` up to `upto`, page by page, so a commit waits for one page at most.
     fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, StoreError> {
         let seen = self.seen.borrow().clone();
         if after > seen.head {
@@ -343,7 +343,7 @@ impl SledInner {
             let page = self.shared()?.changes(reached, to, &mut room)?;
             let is_gap = page.first().is_none_or(|first| first.revision != reached + 1);
             if is_gap {
-                // What was read before has been dropped meanwhile.
+                // The changes read before were dropped meanwhile.
                 changes.clear();
             }
             changes.extend(page);
@@ -355,8 +355,8 @@ impl SledInner {
         Ok(changes)
     }
 
-    /// In steps, so that a commit waits for one of them, and the disk needs room for one. What a step has not removed
-    /// when the process ends is removed by the next compaction.
+    /// Works in steps, so a commit waits for one step and the disk needs room for one. The next compaction
+    /// removes the rest if the process ends.
     fn compact(&self, revision: u64) -> Result<(), StoreError> {
         let revision = revision.min(self.seen.borrow().head);
         if revision <= self.compacted()? {
@@ -364,7 +364,7 @@ impl SledInner {
         }
         let mut first = None;
         while let Some(removed) = self.remove_some(revision)? {
-            // The mark of the step before makes a step that failed look written.
+            // The mark of the previous step would make a failed step look written.
             if first.as_ref() == Some(&removed) {
                 return Err(StoreError::Unavailable { reason: "old changes cannot be removed".to_owned() });
             }
@@ -373,7 +373,7 @@ impl SledInner {
         Ok(())
     }
 
-    /// Removes changes up to this one, with a mark that they are gone; the first key, if there may be more.
+    /// Removes changes up to this one with a mark; returns the first key if there may be more.
     fn remove_some(&self, revision: u64) -> Result<Option<sled::IVec>, StoreError> {
         let mut held = self.alone()?;
         let mut write = Write::new(COMPACTED, revision.to_string(), true);
@@ -416,8 +416,8 @@ impl SledInner {
         self.shared()?.compacted()
     }
 
-    /// Writes durably. Where that fails what is on the disk is read again, so that the answer is certain unless that
-    /// fails too.
+    /// Writes durably. After a failure the state is read from disk again, so the result is certain unless
+    /// that fails too.
     fn write(&self, held: &mut Held, write: &Write) -> Result<(), StoreError> {
         let unavailable = |reason: String| StoreError::Unavailable { reason };
         match held.disk.has_room(write.bytes, write.is_urgent) {
@@ -435,7 +435,7 @@ impl SledInner {
         }
         let Err(error) = held.write(&write.batch) else { return Ok(()) };
         let reason = format!("writing to its disk failed: {error}");
-        tracing::error!(%error, "writing to the store's disk failed; the store is opened again");
+        tracing::error!(%error, "writing to the store's disk failed; reopening the store");
         if let Err(again) = self.open_again(held) {
             return Err(StoreError::Uncertain { reason: format!("{reason}; {again}") });
         }
@@ -480,7 +480,7 @@ impl Held {
         value.map_or(Ok(0), |value| record::number(&value, COMPACTED))
     }
 
-    /// Reads no more when there is no room.
+    /// Reads changes until `room` is used up.
     fn changes(&self, after: u64, upto: u64, room: &mut usize) -> Result<Vec<Change>, StoreError> {
         let db = self.db()?;
         let mut changes = Vec::new();
@@ -505,7 +505,7 @@ impl Held {
     }
 }
 
-/// One reader that follows the head.
+/// Watcher of the head.
 struct SledWatcher {
     store: SledStore,
     seen: watch::Receiver<SledHead>,
@@ -526,7 +526,7 @@ impl SledWatcher {
                 return Err(StoreError::Replaced { epoch: seen.epoch });
             }
             if seen.head == self.after {
-                // The sender lives in the store this watcher holds.
+                // The watcher's store holds the sender.
                 let _ = self.seen.changed().await;
                 continue;
             }
@@ -534,7 +534,7 @@ impl SledWatcher {
             let changes = match self.store.changes(after, upto).await {
                 Ok(changes) => changes,
                 Err(StoreError::Unavailable { .. }) => {
-                    // The disk fails; a watch waits for better times, as it does when etcd is away.
+                    // A failing disk is retried, as an unreachable etcd is.
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
@@ -549,11 +549,10 @@ impl SledWatcher {
     }
 }
 
-/// Opens the database and writes what makes it a store where it is new. On a full disk that takes the room that is
-/// kept.
+/// Opens the database and initialises a new one. On a full disk that uses the reserve.
 fn open_db(path: &Path, disk: &mut Disk) -> Result<Db, sled::Error> {
     if !disk.has_room(0, true)? {
-        tracing::warn!("the disk of the store is full, and so it may not be opened");
+        tracing::warn!("the store's disk is full; opening it may fail");
     }
     let db = sled::Config::new().path(path).flush_every_ms(None).cache_capacity(CACHE_BYTES).open()?;
     if db.get(EPOCH)?.is_none() {
@@ -567,7 +566,7 @@ fn open_db(path: &Path, disk: &mut Disk) -> Result<Db, sled::Error> {
     Ok(db)
 }
 
-/// Hands what was written to the system. Sled forgets to wake who waits for a write that failed; another flush does it.
+/// Flushes sled to the operating system. Sled may not wake a waiter of a failed write; another flush does.
 fn flush(db: &Db) -> Result<(), sled::Error> {
     std::thread::scope(|scope| {
         let (done, flushed) = mpsc::channel::<()>();

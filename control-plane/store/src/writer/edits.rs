@@ -1,9 +1,9 @@
-//! Edits that can only be chosen when they are written, because what they should be depends on what is there then.
+//! Edits computed at commit time from the current entries, for prune and ownership.
 //!
-//! A set that removes all that it does not name, or that must not touch what others own, can not be made from what
-//! its author last read: an entry may come in between, and asking again until nobody writes could take for ever
-//! where somebody always does. So the proposal brings a judge along, whom the writer asks while it plans. What the
-//! judge says holds at the revision of the proposal's own change, as every expected revision does.
+//! A set that removes all unnamed entries, or must not change entries of other owners, cannot be computed
+//! from what its author last read: another write may intervene, and retries might never end on a busy store.
+//! So the proposal carries a planner, which the writer calls while it plans. Its edits apply at the revision
+//! of the proposal's own change, as expected revisions do.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,19 +11,20 @@ use std::fmt;
 use crate::writer::ProposedEdit;
 use crate::{Entry, StoreContents};
 
-/// Chooses the edits of a proposal.
+/// Planner of a proposal's edits.
 pub trait EditPlanner: fmt::Debug + Send + Sync {
-    /// The edits, by what is there; a key at most once.
+    /// Returns the edits for the given entries; each key at most once.
     ///
-    /// It may be asked more than once, and also about entries that turn out not to be the newest: then nothing of
-    /// what it answered comes to be. So it decides by the entries alone.
+    /// May be called several times, and with entries that turn out to be outdated; the result is then
+    /// discarded. It must depend on the entries alone.
     ///
     /// # Errors
-    /// The keys that the proposal must not touch; then nothing of it is written.
+    ///
+    /// The keys that the proposal must not change; nothing of it is written.
     fn edits(&self, entries: &EntriesView<'_>) -> Result<Vec<ProposedEdit>, Vec<String>>;
 }
 
-/// The entries at the moment, with the changes that are written before the judged one.
+/// Current entries, with the changes that are written before the planned one.
 #[derive(Clone, Copy, Debug)]
 pub struct EntriesView<'a> {
     state: &'a StoreContents,
@@ -32,24 +33,24 @@ pub struct EntriesView<'a> {
 }
 
 impl<'a> EntriesView<'a> {
-    /// The entries of `state` with `edits` applied, at revision `head`.
+    /// Creates a view of `state` with `edits` applied, at revision `head`.
     pub fn new(state: &'a StoreContents, edits: &'a BTreeMap<String, Option<Entry>>, head: u64) -> Self {
         Self { state, edits, head }
     }
 
-    /// The identity of the store.
+    /// Returns the identity of the store.
     #[must_use]
     pub fn epoch(&self) -> &'a str {
         &self.state.epoch
     }
 
-    /// The revision before that of the judged change.
+    /// Returns the revision before the planned change.
     #[must_use]
     pub fn head(&self) -> u64 {
         self.head
     }
 
-    /// All entries, in the order of their keys but for those that were changed last.
+    /// Iterates over all entries sorted by key; recently changed ones follow at the end.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a Entry)> {
         let Self { state, edits, .. } = *self;
         let settled = state.entries.iter().filter(|(key, _)| !edits.contains_key(*key));

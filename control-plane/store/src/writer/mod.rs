@@ -1,13 +1,13 @@
-//! The one writer in front of the store.
+//! Writer in front of the store.
 //!
-//! Every write of this replica goes through one task. It knows the current entries, so it can check the
-//! revision a caller expects of each key, drop edits that change nothing, and keep the number of entries below
-//! its limits before anything reaches the store. Proposals that wait together become one store commit, each a
-//! change of its own revision. Where another replica was faster, the task reads what it missed and decides
-//! again; no answer rests on old knowledge, since each is given only after the store confirmed the head.
+//! Every write of this replica goes through one task. It knows the current entries, so it checks expected
+//! revisions, drops edits without effect and enforces the limits on entries before anything reaches the
+//! store. Proposals that wait together become one commit, each a change of its own revision. If another
+//! replica was faster, the task reads its changes and plans again. An answer is given only after the store
+//! confirmed the head, so none rests on outdated entries.
 //!
-//! An acknowledged proposal is durable. The task outlives a store that is away: proposals are then refused in
-//! time, and later ones go through once the store is back.
+//! An acknowledged proposal is durable. The task survives an outage of the store: proposals are refused in
+//! time, and later ones succeed once the store is back.
 
 mod edits;
 mod request_ids;
@@ -29,39 +29,39 @@ use tokio::time::{Instant, timeout_at};
 pub use crate::writer::edits::{EditPlanner, EntriesView};
 use crate::{Entry, Store, is_urgent};
 
-/// What somebody wants written: all of it or nothing.
+/// Proposed write: all of it or nothing.
 #[derive(Clone, Debug)]
 pub struct Proposal {
-    /// Who asks, as far as known.
+    /// Author, as far as known.
     pub author: String,
-    /// Why; may be empty.
+    /// Reason; may be empty.
     pub reason: String,
-    /// The address that asks; empty = unknown, or the server itself.
+    /// Address of the requester; empty: unknown, or the server itself.
     pub peer: String,
-    /// Who that was proven to be; empty = nobody was asked to prove anything, or the server itself.
+    /// Authenticated principal; empty: authentication off, or the server itself.
     pub principal: String,
-    /// What makes the request recognisable when it is repeated; empty = nothing.
+    /// Request id, which identifies a repeated request; empty: none.
     pub request_id: String,
-    /// The digest of the request's body, to tell a repetition from another request with the same id.
+    /// Digest of the request's body, which detects another request with the same id.
     pub request_digest: u64,
-    /// Now, by the server's clock.
+    /// Present time by the server's clock.
     pub at: SystemTime,
-    /// The revision the store must be at; none = any.
+    /// Expected revision of the store; `None`: any.
     pub expected_head: Option<u64>,
-    /// What to set or remove; a key at most once. Where there is a judge, what that is as far as it can be told.
+    /// Edits; each key at most once. With a planner, the edits as far as they are known in advance.
     pub edits: Vec<ProposedEdit>,
-    /// Who chooses the edits when they are written; none = they are those above.
-    pub judge: Option<Arc<dyn EditPlanner>>,
+    /// Planner of the edits at commit time; `None`: the edits above.
+    pub planner: Option<Arc<dyn EditPlanner>>,
 }
 
-/// One key's part in a proposal. It does not say the value in `Debug`, since some are secret.
+/// Proposed edit of one key. `Debug` hides the value, which may be secret.
 #[derive(Clone)]
 pub struct ProposedEdit {
-    /// The key, made by [`crate::key`].
+    /// Key, made by [`crate::key`].
     pub key: String,
-    /// The new value, or none to remove the key.
+    /// New value; `None` removes the key.
     pub value: Option<Bytes>,
-    /// The revision the key's entry must have: 0 = it must not exist, none = any.
+    /// Expected revision of the key's entry: 0: it must not exist; `None`: any.
     pub expected: Option<u64>,
 }
 
@@ -72,93 +72,92 @@ impl fmt::Debug for ProposedEdit {
     }
 }
 
-/// What became of a proposal that was accepted.
+/// Result of an accepted proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// The revision at which everything proposed is in force: the proposal's own change, or the head where it
-    /// changed nothing.
+    /// Revision at which the proposal is in force: its own change, or the head if it changed nothing.
     pub revision: u64,
-    /// Whether nothing had to be written.
+    /// True if nothing had to be written.
     pub unchanged: bool,
-    /// Whether this is the first result of a request that was repeated.
+    /// True if this is the stored answer of a repeated request.
     pub repeated: bool,
-    /// For each key of the proposal the revision of its entry now; none = no entry. In the order of the edits;
-    /// for a request repeated after a restart only the keys that it changed, and for one of many keys that is repeated
-    /// none.
+    /// Revision of each key's entry, `None` without one, in the order of the edits. For a request repeated
+    /// after a restart only the keys that it changed; for a repeated request of many keys none.
     pub keys: Arc<[(String, Option<u64>)]>,
 }
 
-/// Why a proposal was not carried out.
+/// Reason of a failed proposal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
     /// An entry is not at the expected revision; nothing was written.
     #[error("{key} is not at the expected revision")]
     Conflict {
-        /// The first such key, in the order of the edits.
+        /// First such key, in the order of the edits.
         key: String,
-        /// Its entry now.
+        /// Its current entry.
         current: Option<Entry>,
     },
     /// The store is not at the expected revision; nothing was written.
     #[error("the store is at revision {head}, not at the expected one")]
     Moved {
-        /// Where it is.
+        /// The head revision.
         head: u64,
     },
-    /// The proposal's judge does not let it touch some entries; nothing was written.
+    /// The proposal's planner rejected some entries; nothing was written.
     #[error("{} entries may not be touched", .entries.len())]
-    Judged {
-        /// They, as they are.
+    PlannerRejected {
+        /// These entries, as they are.
         entries: Vec<(String, Option<Entry>)>,
     },
-    /// The request id was used for another request within the time ids are remembered; nothing was written.
+    /// The request id was used for another request within the time ids are kept; nothing was written.
     #[error("the request id {request_id:?} was used for another request")]
     RequestIdReused {
         /// The id.
         request_id: String,
     },
-    /// The store, or the writer's queue, does not answer in time. It is certain that nothing was written.
-    #[error("not written, the store can not be reached: {reason}")]
+    /// The store, or the writer's queue, does not answer in time. Nothing was written.
+    #[error("not written, the store cannot be reached: {reason}")]
     Unavailable {
-        /// What was tried and what came of it.
+        /// The attempted operation and its error.
         reason: String,
     },
-    /// The store fell silent while the proposal was being written; it may be found written later. Repeating it
-    /// with the same request id is safe and answers the question.
+    /// The store stopped answering while the proposal was being written, so it may have been written.
+    /// Repeating it with the same request id is safe and resolves that.
     #[error(
-        "it is unknown whether this was written: {reason}; see what is stored, or say it again with the same request id"
+        "it is unknown whether this was written: {reason}; check the stored value, or repeat it with the same request id"
     )]
     Uncertain {
-        /// What was tried and what came of it.
+        /// The attempted operation and its error.
         reason: String,
     },
-    /// The proposal is larger than the store takes; nothing was written.
+    /// The proposal is too large for the store; nothing was written.
     #[error("the proposal has {size} {what}, the limit is {limit}")]
     TooLarge {
-        /// What was counted.
+        /// Unit.
         what: String,
-        /// How many there are.
+        /// Actual size.
         size: usize,
-        /// The bound.
+        /// Limit.
         limit: usize,
     },
-    /// There would be more entries than are allowed; nothing was written.
+    /// The proposal would exceed the number of entries; nothing was written.
     #[error("{entries} entries under {prefix:?} would be more than the limit of {limit}")]
     TooManyEntries {
-        /// The limited part of the store.
+        /// Prefix with the limit.
         prefix: String,
-        /// How many there would be.
+        /// Number of entries after the proposal.
         entries: usize,
-        /// The bound.
+        /// Limit.
         limit: usize,
     },
-    /// No store can keep this: a malformed or reserved key, or a key twice. Nothing was written.
+    /// The request is invalid for any store: a malformed or reserved key, or a key twice. Nothing was
+    /// written.
     #[error("{reason}")]
     Invalid {
         /// What is wrong, and where.
         reason: String,
     },
-    /// The store holds something it did not write.
+    /// The store holds data that it did not write.
     #[error("the store is damaged: {reason}")]
     Damaged {
         /// What was found.
@@ -166,30 +165,29 @@ pub enum ProposeError {
     },
 }
 
-/// A bound on the number of entries whose keys begin with `prefix`.
+/// Limit on the number of entries whose keys begin with `prefix`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryLimit {
     /// For example `rules/`.
     pub prefix: String,
-    /// The most entries there may be.
+    /// Maximum number of entries.
     pub max_entries: usize,
 }
 
-/// How long request ids are remembered by default.
+/// Default time for which request ids are kept.
 pub const REMEMBER_REQUESTS: Duration = Duration::from_secs(24 * 3600);
 
-/// How a writer behaves.
+/// Configuration of a writer.
 #[derive(Clone, Debug)]
 pub struct WriterConfig {
-    /// Bounds on the number of entries. Default: none.
+    /// Limits on the number of entries. Default: none.
     pub limits: Vec<EntryLimit>,
-    /// How many proposals may wait for the writer, and how many urgent ones. Default 1024; beyond it callers wait for a
-    /// place.
+    /// Capacity of each queue, of ordinary and of urgent proposals. Default 1024; callers wait beyond it.
     pub queue: usize,
-    /// The longest a proposal of ordinary size waits for its answer. Default 5 s. Large ones get a second more
-    /// per MiB and per 5,000 edits.
+    /// Timeout of a proposal of ordinary size. Default 5 s. Large ones get a second more per MiB and per
+    /// 5,000 edits.
     pub answer_within: Duration,
-    /// How long request ids are remembered. Default [`REMEMBER_REQUESTS`], 24 h.
+    /// Time for which request ids are kept. Default [`REMEMBER_REQUESTS`], 24 h.
     pub remember_requests: Duration,
 }
 
@@ -204,34 +202,34 @@ impl Default for WriterConfig {
     }
 }
 
-/// A handle to the writer task; clones share it. The task ends when all handles are gone.
+/// Handle to the writer task. Clones share it. The task ends when all handles are dropped.
 #[derive(Clone, Debug)]
 pub struct Writer {
     queue: mpsc::Sender<Pending>,
-    /// For kills and removals, which are taken up before all that waits in the other.
+    /// Kills and removals, which go before the other queue.
     urgent: mpsc::Sender<Pending>,
     answer_within: Duration,
 }
 
-/// A proposal on its way to the task.
+/// Proposal on its way to the task.
 #[derive(Debug)]
 struct Pending {
     proposal: Proposal,
-    /// When the proposer no longer waits.
+    /// Time at which the proposer gives up.
     deadline: Instant,
     stage: Arc<AtomicU8>,
     reply: oneshot::Sender<Result<Committed, ProposeError>>,
 }
 
-/// In the queue: the proposer may still withdraw.
+/// Queued: the proposer may still withdraw.
 const WAITING: u8 = 0;
-/// Taken up by the task: from here on only the store knows what becomes of it.
+/// Accepted by the task: only the store knows its outcome.
 const TAKEN: u8 = 1;
-/// The proposer gave up first: the task must not touch it.
+/// Withdrawn by the proposer: the task must skip it.
 const WITHDRAWN: u8 = 2;
 
 impl Pending {
-    /// Takes the proposal up, unless the proposer has given up.
+    /// Accepts the proposal; false if the proposer has withdrawn it.
     fn take(&self) -> bool {
         move_on(&self.stage, TAKEN)
     }
@@ -242,21 +240,21 @@ fn move_on(stage: &AtomicU8, to: u8) -> bool {
 }
 
 impl Proposal {
-    /// Whether it goes before others. What has neither edits nor a judge only asks for a first answer, for which its
-    /// repetition waits.
+    /// Returns true if it goes before others. A proposal with neither edits nor a planner only asks for a
+    /// stored answer, for which its repetition waits.
     fn is_urgent(&self) -> bool {
-        let is_known = self.judge.is_none() || !self.edits.is_empty();
+        let is_known = self.planner.is_none() || !self.edits.is_empty();
         is_known && is_urgent(self.edits.iter().map(|edit| (edit.key.as_str(), edit.value.as_ref())))
     }
 
-    /// Keys and values together.
+    /// Returns the bytes of keys and values.
     fn bytes(&self) -> usize {
         self.edits.iter().map(|edit| edit.key.len() + edit.value.as_ref().map_or(0, Bytes::len)).sum()
     }
 }
 
 impl Writer {
-    /// Starts the task. It loads the store by itself, at once and again when it must.
+    /// Starts the task, which loads the store now and again when needed.
     pub fn spawn(store: Arc<dyn Store>, settings: WriterConfig) -> (Self, JoinHandle<()>) {
         let room = settings.queue.max(1);
         let ((queue, ordinary), (urgent, first)) = (mpsc::channel(room), mpsc::channel(room));
@@ -266,14 +264,14 @@ impl Writer {
         (Self { queue, urgent, answer_within }, task)
     }
 
-    /// Has a proposal written. Returns once it is durable or refused.
+    /// Proposes a write. Returns once it is durable or refused.
     ///
-    /// Dropping the future does not undo a proposal that was already handed over.
+    /// Dropping the future does not undo a proposal that the task has accepted.
     pub async fn propose(&self, proposal: Proposal) -> Result<Committed, ProposeError> {
         self.propose_within(Duration::MAX, proposal).await
     }
 
-    /// The same of a proposal that is refused if the writer has not taken it up in this time.
+    /// Proposes a write that fails if the writer has not accepted it within this time.
     pub async fn propose_within(
         &self,
         taken_within: Duration,

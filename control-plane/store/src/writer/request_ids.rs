@@ -1,9 +1,9 @@
-//! The requests of the last day, so that a repeated one gets its first answer.
+//! Requests of the last day with their answers, for repeated request ids.
 //!
-//! Ids that led to a change are part of that change and survive a restart; those that changed nothing are
-//! remembered only here. Ids are each principal's own: none can use up another's. Their time is that of this process,
-//! which no clock sets back. All together are held to [`MAX_BYTES`]: beyond it the oldest are forgotten first, and then
-//! a request that is repeated is carried out as a new one.
+//! Ids of changes are stored with the change and survive a restart; ids of requests without effect are only
+//! here. Ids belong to their principal: none can use up another's. Times are of the monotonic clock. Total
+//! memory is limited to [`MAX_BYTES`]: the oldest ids are dropped first, and a repetition of such a request
+//! is carried out as a new one.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -13,24 +13,24 @@ use tokio::time::Instant;
 use crate::Change;
 use crate::writer::{Committed, Proposal, ProposeError};
 
-/// The most bytes that are remembered, by what the parts of an answer take.
+/// Memory limit, by the size of the answers.
 const MAX_BYTES: usize = 32 << 20;
 
-/// What an id takes besides its own letters and its keys, about.
+/// Overhead of an id besides its text and keys, estimated.
 const ID_BYTES: usize = 256;
 
-/// The most keys that are remembered of a request. Of a larger one the store has the change.
+/// Keys kept per request. The store has the change of a larger one.
 const MAX_KEYS: usize = 16;
 
-/// Who asked, as far as it was proven, and by which id.
+/// Authenticated principal and request id.
 type Id = (String, String);
 
-/// First answers.
+/// Stored answers.
 #[derive(Debug)]
 pub(crate) struct RequestIdLog {
     remember: Duration,
     answers: HashMap<Id, Remembered>,
-    /// The ids with the time at which each is forgotten, oldest first.
+    /// Ids with their expiry, oldest first.
     order: VecDeque<(Instant, Id)>,
     bytes: usize,
 }
@@ -46,13 +46,13 @@ impl RequestIdLog {
         Self { remember, answers: HashMap::new(), order: VecDeque::new(), bytes: 0 }
     }
 
-    /// The first answer to this request; none where it is new.
-    pub(crate) fn recall(&self, proposal: &Proposal) -> Option<Result<Committed, ProposeError>> {
+    /// Returns the stored answer of a repeated request id; `None` if the id is new. Writes nothing.
+    pub(crate) fn stored_answer(&self, proposal: &Proposal) -> Option<Result<Committed, ProposeError>> {
         let remembered = self.answers.get(&id(&proposal.principal, &proposal.request_id))?;
         Some(remembered.answer_to(proposal))
     }
 
-    /// Keeps the answer to a request that has an id.
+    /// Stores the answer to a request with an id.
     pub(crate) fn remember(&mut self, proposal: &Proposal, answer: &Committed) {
         if proposal.request_id.is_empty() || answer.repeated {
             return;
@@ -65,15 +65,15 @@ impl RequestIdLog {
         self.keep(id, Remembered { digest: proposal.request_digest, answer });
     }
 
-    /// Keeps what a change that was made just now says of its request.
-    pub(crate) fn learn(&mut self, change: &Change) {
+    /// Stores the request of a change made just now.
+    pub(crate) fn record(&mut self, change: &Change) {
         if let Some((id, remembered)) = self.unknown(change) {
             self.keep(id, remembered);
         }
     }
 
-    /// The same of a change that is older than all that are known; false where nothing older is remembered.
-    pub(crate) fn learn_older(&mut self, change: &Change, now: SystemTime) -> bool {
+    /// Stores the request of a change older than all known ones; false if its request id has expired.
+    pub(crate) fn record_older(&mut self, change: &Change, now: SystemTime) -> bool {
         let age = now.duration_since(change.at).unwrap_or_default();
         let Some(left) = self.remember.checked_sub(age) else { return false };
         if let Some((id, remembered)) = self.unknown(change) {
@@ -88,7 +88,7 @@ impl RequestIdLog {
         true
     }
 
-    /// What a change says of its request, where that has an id that is not known.
+    /// Returns the request of a change, if it has an id that is not known.
     fn unknown(&self, change: &Change) -> Option<(Id, Remembered)> {
         let id = id(&change.principal, &change.request_id);
         if change.request_id.is_empty() || self.answers.contains_key(&id) {
@@ -106,7 +106,7 @@ impl RequestIdLog {
         Some((id, Remembered { digest: change.request_digest, answer }))
     }
 
-    /// Forgets what has been remembered for the settled time.
+    /// Drops expired answers.
     pub(crate) fn forget(&mut self) {
         let now = Instant::now();
         while self.order.front().is_some_and(|(until, _)| *until < now) {
@@ -147,7 +147,7 @@ impl Remembered {
         Err(ProposeError::RequestIdReused { request_id: proposal.request_id.clone() })
     }
 
-    /// The id stands in the map and in the order.
+    /// The id is in the map and in the order.
     fn bytes(&self, (principal, request_id): &Id) -> usize {
         let keys = self.answer.keys.iter().map(|(key, _)| key.len() + size_of::<(String, Option<u64>)>());
         ID_BYTES + 2 * (principal.len() + request_id.len()) + keys.sum::<usize>()
@@ -173,15 +173,15 @@ mod tests {
         }
         assert!(requests.bytes < 100_000, "the keys of a large request are in the store: {}", requests.bytes);
         let (first, count) = (request("large 0", 1, Vec::new()), 200_000);
-        assert!(requests.recall(&first).is_some());
+        assert!(requests.stored_answer(&first).is_some());
         for number in 0..count {
             requests.remember(&request(&format!("{number:0100}"), 1, Vec::new()), &answer(1));
             assert!(requests.bytes <= MAX_BYTES);
         }
         assert!(requests.answers.len() < count && requests.answers.len() == requests.order.len());
-        assert!(requests.recall(&first).is_none(), "the oldest is forgotten first");
+        assert!(requests.stored_answer(&first).is_none(), "the oldest is forgotten first");
         let last = request(&format!("{:0100}", count - 1), 1, Vec::new());
-        assert!(requests.recall(&last).is_some());
+        assert!(requests.stored_answer(&last).is_some());
         while !requests.order.is_empty() {
             requests.drop_oldest();
         }

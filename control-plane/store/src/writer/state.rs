@@ -1,8 +1,8 @@
-//! What the writer knows of the store, and what proposals would make of it.
+//! State of the writer, and the planning of proposals.
 //!
-//! Planning is pure: it reads the known entries through the edits of the proposals before it in the same batch
-//! and yields one change per proposal that has an effect, and an answer for each. The answers hold if, and only
-//! if, the store's head is still the known one; the caller finds that out by committing, or by asking.
+//! Planning is pure: it reads the known entries through the edits of earlier proposals of the batch, and
+//! yields an answer for each proposal and a change for each with an effect. The answers are valid only if the
+//! store's head is still the known one, which the caller confirms by a commit or a read.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,31 +13,31 @@ use crate::writer::request_ids::RequestIdLog;
 use crate::writer::{Committed, EntryLimit, Proposal, ProposeError, ProposedEdit};
 use crate::{Change, Edit, Entry, StoreContents};
 
-/// The entries at the head, and the requests that led there.
+/// Entries at the head, and recent requests.
 #[derive(Debug)]
 pub(crate) struct WriterState {
     state: StoreContents,
     pub(crate) requests: RequestIdLog,
     limits: Arc<[EntryLimit]>,
-    /// The number of entries under each limit.
+    /// Number of entries under each limit.
     counts: Vec<usize>,
 }
 
-/// What a batch of proposals comes to.
+/// Plan of a batch of proposals.
 #[derive(Debug, Default)]
 pub(crate) struct BatchPlan {
     pub(crate) changes: Vec<Change>,
-    /// One for each proposal.
+    /// One per proposal.
     pub(crate) answers: Vec<Result<Committed, ProposeError>>,
 }
 
-/// A batch half planned: the known entries with the edits so far on top.
+/// Batch being planned: the known entries with its edits so far.
 struct ChangeDraft<'a> {
     known: &'a WriterState,
     plan: BatchPlan,
     edits: BTreeMap<String, Option<Entry>>,
     counts: Vec<usize>,
-    /// The proposals of this batch that have an id, by place; each principal has ids of its own.
+    /// Proposals of this batch with an id, by place; ids belong to their principal.
     requests: HashMap<(&'a str, &'a str), (usize, u64)>,
 }
 
@@ -53,7 +53,7 @@ impl WriterState {
         self.state.revision
     }
 
-    /// Follows the store by one change; false where it is not the next one.
+    /// Applies the next change of the store; false if it is not the next one.
     #[must_use]
     pub(crate) fn follow(&mut self, change: &Change) -> bool {
         if change.revision != self.head() + 1 {
@@ -64,11 +64,11 @@ impl WriterState {
             adjust(&self.limits, &mut self.counts, &edit.key, before, edit.value.is_some());
         }
         self.state.apply(change);
-        self.requests.learn(change);
+        self.requests.record(change);
         true
     }
 
-    /// What the proposals come to, each seeing the ones before it.
+    /// Plans the proposals, each on top of the earlier ones.
     pub(crate) fn plan<'a>(&'a self, proposals: &[&'a Proposal]) -> BatchPlan {
         let mut draft = ChangeDraft {
             known: self,
@@ -78,7 +78,7 @@ impl WriterState {
             requests: HashMap::new(),
         };
         for (place, proposal) in proposals.iter().enumerate() {
-            let answer = match draft.recall(proposal) {
+            let answer = match draft.stored_answer(proposal) {
                 Some(answer) => answer,
                 None => draft.add(proposal),
             };
@@ -93,13 +93,13 @@ impl WriterState {
 }
 
 impl<'a> ChangeDraft<'a> {
-    fn recall(&self, proposal: &Proposal) -> Option<Result<Committed, ProposeError>> {
+    fn stored_answer(&self, proposal: &Proposal) -> Option<Result<Committed, ProposeError>> {
         if proposal.request_id.is_empty() {
             return None;
         }
         let id = (proposal.principal.as_str(), proposal.request_id.as_str());
         let Some(&(place, digest)) = self.requests.get(&id) else {
-            return self.known.requests.recall(proposal);
+            return self.known.requests.stored_answer(proposal);
         };
         if digest != proposal.request_digest {
             let request_id = proposal.request_id.clone();
@@ -109,7 +109,7 @@ impl<'a> ChangeDraft<'a> {
         Some(first.map(|committed| Committed { repeated: true, ..committed }))
     }
 
-    /// Plans one new proposal.
+    /// Plans a new proposal.
     fn add(&mut self, proposal: &Proposal) -> Result<Committed, ProposeError> {
         let head = self.known.head() + self.plan.changes.len() as u64;
         if proposal.expected_head.is_some_and(|expected| expected != head) {
@@ -137,16 +137,16 @@ impl<'a> ChangeDraft<'a> {
         proposal: &'p Proposal,
         head: u64,
     ) -> Result<Cow<'p, [ProposedEdit]>, ProposeError> {
-        let Some(judge) = &proposal.judge else { return Ok(Cow::Borrowed(&proposal.edits)) };
+        let Some(planner) = &proposal.planner else { return Ok(Cow::Borrowed(&proposal.edits)) };
         let entries = EntriesView::new(&self.known.state, &self.edits, head);
         let refused = |keys: Vec<String>| {
             let entries = keys.into_iter().map(|key| (key.clone(), self.entry(&key).cloned()));
-            ProposeError::Judged { entries: entries.collect() }
+            ProposeError::PlannerRejected { entries: entries.collect() }
         };
-        judge.edits(&entries).map(Cow::Owned).map_err(refused)
+        planner.edits(&entries).map(Cow::Owned).map_err(refused)
     }
 
-    /// The edits that change something, and the counts after them.
+    /// Returns the edits with an effect, and the counts after them.
     fn examine(&self, edits: &[ProposedEdit]) -> Result<(Vec<Edit>, Vec<usize>), ProposeError> {
         if let Some(key) = repeated_key(edits) {
             return Err(ProposeError::Invalid { reason: format!("the key {key:?} twice in one proposal") });
@@ -169,7 +169,7 @@ impl<'a> ChangeDraft<'a> {
         Ok((effective, counts))
     }
 
-    /// Refuses to grow above a limit; what is above it already may still be changed and removed.
+    /// Errors if a count grows beyond its limit. Entries above it may still be changed and removed.
     fn within_limits(&self, counts: &[usize]) -> Result<(), ProposeError> {
         for ((limit, &before), &after) in self.known.limits.iter().zip(&self.counts).zip(counts) {
             if after > limit.max_entries && after > before {
@@ -212,14 +212,14 @@ fn adjust(limits: &[EntryLimit], counts: &mut [usize], key: &str, before: bool, 
 }
 
 impl Proposal {
-    /// What this proposal adds to a transaction, to decide how many go together.
+    /// Returns the size that this proposal adds to a transaction.
     pub(crate) fn weight(&self) -> (usize, usize) {
         let overhead = self.author.len() + self.reason.len() + self.peer.len() + self.request_id.len();
         (self.edits.len() + 1, overhead + 2 * self.bytes())
     }
 }
 
-/// The first key that occurs twice.
+/// Returns the first duplicate key.
 fn repeated_key(edits: &[ProposedEdit]) -> Option<&str> {
     let mut keys = HashSet::new();
     edits.iter().map(|edit| edit.key.as_str()).find(|key| !keys.insert(*key))

@@ -1,9 +1,9 @@
-//! The task: gathers proposals, plans them, commits, answers.
+//! Writer task: gathers proposals, plans them, commits and answers.
 //!
-//! Answers leave only after the store confirmed the head they rest on, by accepting the commit or by saying
-//! that nothing is newer. A store that is away costs every waiting proposal one refusal; nothing is queued for
-//! later, since a caller who was answered "not written" must not find it written. What was answered "unknown" because
-//! its time ended is not written later either, unless that had begun.
+//! Answers are sent only after the store confirmed their head, by accepting the commit or by having no newer
+//! change. During an outage of the store each waiting proposal is refused. Nothing is queued for later, since
+//! a caller who got "not written" must not find it written. A proposal that was answered "unknown" at its
+//! timeout is not written later either, unless the write had begun.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,13 +16,13 @@ use crate::writer::state::{BatchPlan, WriterState};
 use crate::writer::{Committed, EntryLimit, Pending, Proposal, ProposeError, WriterConfig};
 use crate::{MAX_CHANGES_PER_COMMIT, Store, StoreError, latest};
 
-/// How many edits, changes counted as one each, go into one commit; more than one proposal only.
+/// Edits per commit, a change counted as one; applies to more than one proposal only.
 const BATCH_EDITS: usize = 100;
 
-/// How many bytes go into one commit; more than one proposal only.
+/// Bytes per commit; applies to more than one proposal only.
 const BATCH_BYTES: usize = 512 << 10;
 
-/// How many changes are read at once on the way back through the last day; no more than these are in memory.
+/// Changes per read of the last day; no more of them are in memory.
 const PAGE: u64 = 16;
 
 pub(crate) struct Task {
@@ -32,14 +32,14 @@ pub(crate) struct Task {
     known: Option<WriterState>,
 }
 
-/// Where proposals wait.
+/// Waiting proposals.
 pub(crate) struct Queues {
     urgent: Queue,
     ordinary: Queue,
 }
 
 struct Queue {
-    /// What did not fit a batch.
+    /// Proposal that did not fit the last batch.
     left_over: Option<Pending>,
     receiver: mpsc::Receiver<Pending>,
 }
@@ -50,7 +50,7 @@ impl Queues {
         Self { urgent: queue(urgent), ordinary: queue(ordinary) }
     }
 
-    /// The next proposal; none when there are no writers any more.
+    /// Returns the next proposal; `None` if all writers are dropped.
     async fn next(&mut self) -> Option<Pending> {
         if let Some(waiting) = self.waiting() {
             return Some(waiting);
@@ -63,12 +63,12 @@ impl Queues {
         }
     }
 
-    /// The next one of those that wait already.
+    /// Returns the next queued proposal.
     fn waiting(&mut self) -> Option<Pending> {
         self.urgent.waiting().or_else(|| self.ordinary.waiting())
     }
 
-    /// Puts the last one of those back to its place.
+    /// Returns the last one to the head of its queue.
     fn put_back(&mut self, pending: Pending) {
         let queue = if pending.proposal.is_urgent() { &mut self.urgent } else { &mut self.ordinary };
         debug_assert!(queue.left_over.is_none(), "it was the first of its queue");
@@ -82,11 +82,11 @@ impl Queue {
     }
 }
 
-/// Why a plan could not be carried out as a whole.
+/// Reason why a plan could not be carried out as a whole.
 enum ReloadCause {
-    /// Everybody gets this answer.
+    /// All proposals get this answer.
     Refused(ProposeError),
-    /// One of them cannot be stored, or its time has ended; find out which.
+    /// One of them cannot be stored, or has timed out; find out which.
     Split(ProposeError),
 }
 
@@ -101,12 +101,12 @@ impl Task {
     }
 
     pub(crate) async fn run(mut self, mut proposals: Queues) {
-        if let Err(error) = self.recall().await {
-            tracing::warn!(%error, "the writer can not read the store yet");
+        if let Err(error) = self.reload().await {
+            tracing::warn!(%error, "reading the store failed; the writer tries again");
             refuse_waiting(&mut proposals, None, &as_certain(&refusal_of(error)));
         }
         while let Some(first) = proposals.next().await {
-            // Those who wait for a long reading may withdraw, and know then that nothing was written.
+            // Proposers that wait for a long load may withdraw, knowing that nothing was written.
             if let Err(error) = self.know().await {
                 refuse_waiting(&mut proposals, Some(first), &as_certain(&refusal_of(error)));
                 continue;
@@ -118,7 +118,7 @@ impl Task {
         }
     }
 
-    /// Carries a batch out and answers it. Fails when the store can not be reached.
+    /// Carries out a batch and answers it. Errors if the store is unreachable.
     async fn settle(&mut self, batch: Vec<Pending>) -> Result<(), ProposeError> {
         let mut groups = vec![batch];
         while let Some(group) = groups.pop() {
@@ -147,7 +147,7 @@ impl Task {
         Ok(())
     }
 
-    /// Plans and commits, as often as others are faster, until the first of the proposers no longer waits.
+    /// Plans and commits, again after each change of another replica, until the first proposer gives up.
     async fn carry_out(
         &mut self,
         proposals: &[&Proposal],
@@ -179,7 +179,7 @@ impl Task {
         }
     }
 
-    /// Takes a committed plan into what is known.
+    /// Applies a committed plan to the known state.
     fn done(&mut self, proposals: &[&Proposal], plan: BatchPlan) -> Vec<Result<Committed, ProposeError>> {
         let known = self.known.as_mut().expect("a plan was made from it");
         for (proposal, answer) in proposals.iter().zip(&plan.answers) {
@@ -193,7 +193,7 @@ impl Task {
         plan.answers
     }
 
-    /// Reads what others wrote since; true where that is nothing.
+    /// Reads the changes of other replicas; true if there are none.
     async fn nothing_newer(&mut self) -> Result<bool, StoreError> {
         let Some(known) = self.known.as_mut() else { return Ok(false) };
         match self.store.changes(known.head(), u64::MAX).await {
@@ -212,13 +212,13 @@ impl Task {
         }
     }
 
-    /// Reads the store unless it is known.
+    /// Loads the store unless it is known.
     async fn know(&mut self) -> Result<(), StoreError> {
-        if self.known.is_none() { self.recall().await } else { Ok(()) }
+        if self.known.is_none() { self.reload().await } else { Ok(()) }
     }
 
-    /// Reads the store from scratch: the entries, and the requests of the last day, the newest first.
-    async fn recall(&mut self) -> Result<(), StoreError> {
+    /// Loads the store: the entries, then the requests of the last day, newest first.
+    async fn reload(&mut self) -> Result<(), StoreError> {
         let state = self.store.load().await?;
         let now = SystemTime::now();
         let mut requests = RequestIdLog::new(self.remember_requests);
@@ -229,8 +229,8 @@ impl Task {
                 page => page?,
             };
             let is_whole = page.len() as u64 == upto - after;
-            // Clocks differ, so that one change that seems too old does not end it.
-            let remembered = page.iter().rev().filter(|change| requests.learn_older(change, now)).count();
+            // Clocks differ, so a single change that seems too old does not end the loop.
+            let remembered = page.iter().rev().filter(|change| requests.record_older(change, now)).count();
             if !is_whole || remembered == 0 {
                 break;
             }
@@ -241,7 +241,7 @@ impl Task {
     }
 }
 
-/// Takes up the first proposal and those that wait behind it, as many as go together.
+/// Gathers the first proposal and those behind it that fit one batch.
 fn gather(first: Pending, proposals: &mut Queues) -> Vec<Pending> {
     let (mut edits, mut bytes) = first.proposal.weight();
     let mut batch = Vec::new();
@@ -266,12 +266,12 @@ fn gather(first: Pending, proposals: &mut Queues) -> Vec<Pending> {
 
 fn answer(batch: Vec<Pending>, answers: Vec<Result<Committed, ProposeError>>) {
     for (pending, answer) in batch.into_iter().zip(answers) {
-        // A proposer who is gone no longer wants the answer.
+        // The proposer may be gone.
         let _ = pending.reply.send(answer);
     }
 }
 
-/// Tells everybody who waits that the store is away, instead of letting each find out for itself.
+/// Refuses all waiting proposals, so that none waits for its own timeout.
 fn refuse_waiting(proposals: &mut Queues, first: Option<Pending>, refusal: &ProposeError) {
     let mut next = first.or_else(|| proposals.waiting());
     while let Some(pending) = next {
@@ -282,7 +282,7 @@ fn refuse_waiting(proposals: &mut Queues, first: Option<Pending>, refusal: &Prop
     }
 }
 
-/// The same news for those of whom nothing was sent to the store.
+/// Returns the same error for proposals that were not sent to the store.
 fn as_certain(refusal: &ProposeError) -> ProposeError {
     match refusal {
         ProposeError::Uncertain { reason } => ProposeError::Unavailable { reason: reason.clone() },

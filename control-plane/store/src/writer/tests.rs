@@ -48,7 +48,7 @@ fn proposal(edits: Vec<ProposedEdit>) -> Proposal {
         at: SystemTime::now(),
         expected_head: None,
         edits,
-        judge: None,
+        planner: None,
     }
 }
 
@@ -82,7 +82,7 @@ async fn one_conflict_refuses_the_whole_proposal() {
 }
 
 #[tokio::test]
-async fn a_proposal_for_another_head_is_refused_also_behind_others_of_its_batch() {
+async fn proposal_for_another_head_is_refused_within_a_batch() {
     let bench = Bench::new().await;
     bench.put("a", "1", None).await.unwrap();
     let at =
@@ -131,7 +131,7 @@ async fn what_changes_nothing_is_not_written() {
 }
 
 #[tokio::test]
-async fn a_repeated_request_gets_the_first_answer_also_after_a_restart() {
+async fn repeated_request_gets_stored_answer_after_restart() {
     let bench = Bench::new().await;
     let first = bench.writer.propose(request("id", 5, vec![edit("a", Some("1"), Some(0))])).await.unwrap();
     bench.put("a", "2", None).await.unwrap();
@@ -146,7 +146,7 @@ async fn a_repeated_request_gets_the_first_answer_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_request_id_is_its_principals_own_at_once_and_after_a_restart() {
+async fn request_ids_are_separate_per_principal() {
     let bench = Bench::new().await;
     let by = |principal: &str, key: &str| Proposal {
         principal: principal.to_owned(),
@@ -154,8 +154,8 @@ async fn a_request_id_is_its_principals_own_at_once_and_after_a_restart() {
     };
     let (ann, bob) =
         tokio::join!(bench.writer.propose(by("ann", "a")), bench.writer.propose(by("bob", "bb")));
-    let nobody = bench.writer.propose(by("", "ccc")).await.unwrap();
-    let firsts = [("ann", "a", ann.unwrap()), ("bob", "bb", bob.unwrap()), ("", "ccc", nobody)];
+    let anonymous = bench.writer.propose(by("", "ccc")).await.unwrap();
+    let firsts = [("ann", "a", ann.unwrap()), ("bob", "bb", bob.unwrap()), ("", "ccc", anonymous)];
     let restarted = Writer::spawn(bench.store.clone(), WriterConfig::default()).0;
     for writer in [&bench.writer, &restarted] {
         for (principal, key, first) in &firsts {
@@ -227,7 +227,7 @@ async fn two_writers_of_one_store_never_decide_on_old_knowledge() {
 }
 
 #[tokio::test]
-async fn the_number_of_entries_is_limited_and_shrinking_is_allowed() {
+async fn number_of_entries_is_limited_and_may_shrink() {
     let limit = |max_entries| EntryLimit { prefix: "rules/".to_owned(), max_entries };
     let bench = Bench::with(WriterConfig { limits: vec![limit(2)], ..WriterConfig::default() }).await;
     bench.put("a", "1", None).await.unwrap();
@@ -244,7 +244,7 @@ async fn the_number_of_entries_is_limited_and_shrinking_is_allowed() {
 }
 
 #[tokio::test]
-async fn a_proposal_that_can_not_be_stored_takes_no_other_with_it() {
+async fn invalid_proposal_fails_alone() {
     let bench = Bench::new().await;
     let value = "x".repeat(MAX_VALUE_BYTES + 1);
     let twice = vec![edit("a", Some("1"), None), edit("a", Some("2"), None)];
@@ -316,7 +316,7 @@ impl Store for Silent {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_proposal_is_answered_in_time_however_silent_the_store_is() {
+async fn proposals_time_out_when_the_store_is_silent() {
     let writer = Writer::spawn(Arc::new(Silent), WriterConfig::default()).0;
     let begun = Instant::now();
     let propose = |key: &str| {
@@ -338,7 +338,7 @@ async fn every_proposal_is_answered_in_time_however_silent_the_store_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proposal_with_another_way_waits_for_others_no_longer_than_it_says() {
+async fn propose_within_waits_no_longer_than_its_limit() {
     let writer = Writer::spawn(Arc::new(Silent), WriterConfig::default()).0;
     let begun = Instant::now();
     let large = writer.propose(proposal(vec![edit("a", Some("1"), None)]));
@@ -378,19 +378,19 @@ impl EditPlanner for OnlyMine {
     }
 }
 
-fn judged() -> Proposal {
-    Proposal { judge: Some(Arc::new(OnlyMine)), ..proposal(Vec::new()) }
+fn planned() -> Proposal {
+    Proposal { planner: Some(Arc::new(OnlyMine)), ..proposal(Vec::new()) }
 }
 
 #[tokio::test]
-async fn a_judge_sees_what_is_written_right_before_it() {
+async fn planner_sees_earlier_proposals_of_its_batch() {
     let bench = Bench::new().await;
-    // All wait together and go into one commit: each judge sees the proposals before its own.
+    // All wait together and go into one commit: each planner sees the proposals before its own.
     let (_, first, _, second) = tokio::join!(
         bench.put("a", "1", None),
-        bench.writer.propose(judged()),
+        bench.writer.propose(planned()),
         bench.put("b", "1", None),
-        bench.writer.propose(judged()),
+        bench.writer.propose(planned()),
     );
     let (first, second) = (first.unwrap(), second.unwrap());
     assert_eq!(first.revision, 2);
@@ -403,22 +403,25 @@ async fn a_judge_sees_what_is_written_right_before_it() {
 }
 
 #[tokio::test]
-async fn a_judge_that_refuses_is_told_what_it_refused() {
+async fn rejecting_planner_gets_the_entries_it_rejected() {
     let bench = Bench::new().await;
     bench.put("held", "1", None).await.unwrap();
-    let refused = bench.writer.propose(judged()).await.unwrap_err();
+    let refused = bench.writer.propose(planned()).await.unwrap_err();
     let held = Entry { revision: 1, value: Bytes::from_static(b"1") };
-    assert_eq!(refused, ProposeError::Judged { entries: vec![("rules/held".to_owned(), Some(held))] });
+    assert_eq!(
+        refused,
+        ProposeError::PlannerRejected { entries: vec![("rules/held".to_owned(), Some(held))] }
+    );
     assert_eq!(bench.head().await, 1);
 }
 
 #[tokio::test]
-async fn a_judge_decides_by_what_another_writer_has_written() {
+async fn planner_sees_changes_of_another_writer() {
     let bench = Bench::new().await;
     bench.put("a", "1", None).await.unwrap();
     let other = Writer::spawn(bench.store.clone(), WriterConfig::default()).0;
     other.propose(proposal(vec![edit("late", Some("1"), None)])).await.unwrap();
-    let done = bench.writer.propose(judged()).await.unwrap();
+    let done = bench.writer.propose(planned()).await.unwrap();
     assert_eq!((done.revision, done.keys.len()), (3, 3));
     assert_eq!(bench.store.load().await.unwrap().entries.len(), 1);
 }

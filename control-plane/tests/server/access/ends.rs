@@ -1,4 +1,4 @@
-//! What a token opened ends with it.
+//! Streams end with the token that opened them.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Status, Streaming};
 
 use super::{Guarded, bearer, reason, wanted};
-use crate::harness::{header, hello, said, shop_rule, soon};
+use crate::harness::{header, hello, shop_rule, soon, to_message};
 
-/// The longest that a stream may outlast its token.
+/// Longest time that a stream may outlast its token.
 const AT_MOST: Duration = Duration::from_secs(5);
 
-/// Reads until the end, and tells how it ended.
+/// Reads until the end; returns the status and the time.
 async fn end<T>(mut stream: Streaming<T>) -> (Status, Instant) {
     loop {
         match soon(stream.message()).await {
@@ -29,7 +29,7 @@ async fn end<T>(mut stream: Streaming<T>) -> (Status, Instant) {
     }
 }
 
-/// Opens one stream of every kind: those of an agent and those of a viewer. Each has answered when this returns.
+/// Opens one stream of every kind, of an agent and of a viewer. Each has answered when this returns.
 struct Streams {
     subscription: Streaming<v1::ServerMessage>,
     watch: Streaming<v1::WatchResponse>,
@@ -42,7 +42,7 @@ impl Streams {
     async fn open(server: &Guarded, agent: &str, viewer: &str, attempts: u32) -> Self {
         let channel = server.server.channel();
         let (messages, outgoing) = mpsc::channel(4);
-        messages.send(said(client_message::Kind::Hello(hello("shop")))).await.unwrap();
+        messages.send(to_message(client_message::Kind::Hello(hello("shop")))).await.unwrap();
         let mut distribution = DistributionClient::with_interceptor(channel.clone(), bearer(agent));
         let subscribed = soon(distribution.subscribe(ReceiverStream::new(outgoing))).await;
         let mut subscription = subscribed.unwrap().into_inner();
@@ -50,13 +50,13 @@ impl Streams {
         let mut fleet = FleetClient::with_interceptor(channel.clone(), bearer(viewer));
         let mut watch = soon(fleet.watch(v1::WatchRequest::default())).await.unwrap().into_inner();
         soon(watch.message()).await.unwrap().unwrap();
-        // Of the client that never says that the rule has arrived.
+        // The client never acknowledges the rule.
         let within = prost_types::Duration { seconds: 60, nanos: 0 };
         let revision = server.put(&shop_rule(attempts)).await;
         let asked = v1::WatchConvergenceRequest { revision, within: Some(within), ..Default::default() };
         let mut convergence = soon(fleet.watch_convergence(asked)).await.unwrap().into_inner();
         soon(convergence.message()).await.unwrap().unwrap();
-        // So narrow that most of it waits for its reader.
+        // The window is so small that most of the audit log waits for its reader.
         let endpoint = Endpoint::from_shared(server.server.url.clone()).unwrap();
         let narrow = endpoint.initial_stream_window_size(1024).connect_lazy();
         let mut history = HistoryClient::with_interceptor(narrow, bearer(viewer));
@@ -64,7 +64,7 @@ impl Streams {
         Self { subscription, watch, convergence, audit, _messages: messages }
     }
 
-    /// Each ends in time because of its token; the audit's reader is slow, so that it is not done before.
+    /// Each ends in time because of its token; the audit log has a slow reader, so it is not done before.
     async fn end(self, since: Instant) {
         let Self { subscription, watch, convergence, audit, _messages } = self;
         let ends = [end(subscription).await, end(watch).await, end(convergence).await, end(audit).await];
@@ -85,7 +85,7 @@ impl Guarded {
         soon(self.tokens().list_tokens(v1::ListTokensRequest {})).await.unwrap().into_inner().revision
     }
 
-    /// So much history that an audit log is not sent before somebody reads it.
+    /// Writes enough history to keep an audit log open until it is read.
     async fn fill_history(&self) {
         for n in 0..40 {
             self.put(&shop_rule(2 + n % 2)).await;
@@ -119,7 +119,7 @@ async fn streams_of_a_revoked_token_end_within_five_seconds() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_revoked_while_a_set_is_sent_writes_nothing_of_it() {
+async fn revoked_token_writes_nothing_of_a_set_in_transfer() {
     let server = Guarded::start().await;
     let (id, editor) = server.make(wanted(v1::Role::Editor, &[], &[])).await;
     let mut rules = RulesClient::with_interceptor(server.server.channel(), bearer(&editor));
@@ -128,7 +128,7 @@ async fn a_token_that_is_revoked_while_a_set_is_sent_writes_nothing_of_it() {
     let applying = rules.apply_rules(ReceiverStream::new(outgoing));
     let before = server.server_revision().await;
     let since = Instant::now();
-    // Either may be answered first; what is sent ends with the token only.
+    // Either may be answered first; the set ends only with the token.
     let (applied, revoked) = soon(async { tokio::join!(applying, server.revoke(&id)) }).await;
     revoked.unwrap();
     let refused = applied.unwrap_err();
@@ -139,7 +139,7 @@ async fn a_token_that_is_revoked_while_a_set_is_sent_writes_nothing_of_it() {
 }
 
 #[tokio::test]
-async fn whoever_revokes_their_own_token_is_told_that_it_is_done() {
+async fn revoking_the_own_token_is_acknowledged() {
     let server = Guarded::start().await;
     let (id, admin) = server.make(wanted(v1::Role::Admin, &[], &[])).await;
     let request = v1::RevokeTokenRequest { id, options: None };

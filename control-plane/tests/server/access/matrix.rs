@@ -1,4 +1,4 @@
-//! Each role, each method, in and out of scope, by the table that people read.
+//! Each role and each method, in and out of scope, by the documented table.
 
 use damper_proto::v1::{self, client_message};
 use prost::Message;
@@ -10,7 +10,7 @@ use crate::harness::{header, hello, key, put_change, rule};
 
 const ROLES: [&str; 6] = ["viewer", "editor", "operator", "admin", "agent", "replica"];
 
-/// The rows of the table: a method, and what it says for each role.
+/// Returns the rows of the table: a method and its cell for each role.
 fn table() -> Vec<(String, Vec<String>)> {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/security.md");
     let text = std::fs::read_to_string(file).unwrap();
@@ -24,7 +24,7 @@ fn table() -> Vec<(String, Vec<String>)> {
     rows.skip(1).map(|mut row| (row.remove(0), row)).collect()
 }
 
-/// What is sent to a method: something about this caller and callee where it is about any.
+/// Returns the messages of a method, about this caller and callee if it has such fields.
 fn messages(method: &str, caller: &str, callee: &str) -> Vec<Vec<u8>> {
     let named = key(caller, callee, "p.S/M");
     let wrong_revision = Some(u64::MAX);
@@ -77,20 +77,20 @@ fn messages(method: &str, caller: &str, callee: &str) -> Vec<Vec<u8>> {
                 .encode_to_vec())
         }
         "Distribution/Subscribe" => {
-            one(crate::harness::said(client_message::Kind::Hello(hello(caller))).encode_to_vec())
+            one(crate::harness::to_message(client_message::Kind::Hello(hello(caller))).encode_to_vec())
         }
         _ => one(Vec::new()),
     }
 }
 
-/// Whether somebody was let through; whatever the method made of the request then.
+/// True if access was granted, with any result of the method.
 fn admitted(answer: &Result<(), Status>) -> bool {
     !matches!(answer, Err(status) if matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated))
 }
 
 struct Credentials {
     unscoped: String,
-    /// For shop towards stock.
+    /// Scoped to shop and stock.
     scoped: Option<String>,
 }
 
@@ -113,7 +113,7 @@ async fn credentials(server: &Guarded, role: &str) -> Credentials {
 }
 
 #[tokio::test]
-async fn each_role_may_call_what_the_table_says_in_and_out_of_its_scope() {
+async fn roles_have_the_documented_permissions_in_and_out_of_scope() {
     let server = Guarded::start_in(folder_with_known_key().await).await;
     let rows = table();
     assert!(rows.len() > 30, "{}", rows.len());
@@ -125,19 +125,19 @@ async fn each_role_may_call_what_the_table_says_in_and_out_of_its_scope() {
         let Credentials { unscoped, scoped } = credentials(&server, role).await;
         for (method, cells) in &rows {
             let cell = cells[n].as_str();
-            let told = format!("{role} {method}: {cell}");
+            let case = format!("{role} {method}: {cell}");
             let anywhere = ask(method, Some(&unscoped), "other", "other").await;
-            assert_eq!(admitted(&anywhere), cell != "no", "{told}: {anywhere:?}");
+            assert_eq!(admitted(&anywhere), cell != "no", "{case}: {anywhere:?}");
             if let ("no", Err(status)) = (cell, &anywhere) {
                 assert_eq!(
                     (status.code(), reason(status).as_str()),
                     (Code::PermissionDenied, "ROLE"),
-                    "{told}"
+                    "{case}"
                 );
             }
             let Some(scoped) = &scoped else { continue };
             let within = ask(method, Some(scoped), "shop", "stock2").await;
-            assert_eq!(admitted(&within), matches!(cell, "yes" | "scope"), "{told}: {within:?}");
+            assert_eq!(admitted(&within), matches!(cell, "yes" | "scope"), "{case}: {within:?}");
             let mut outside = vec![("other", "stock"), ("*", "stock")];
             if role != "agent" {
                 outside.extend([("shop", "other"), ("shop", "*"), ("*", "*")]);
@@ -148,12 +148,12 @@ async fn each_role_may_call_what_the_table_says_in_and_out_of_its_scope() {
                 let caller =
                     if method == "Distribution/Subscribe" && caller == "*" { "shop2" } else { caller };
                 let without = ask(method, Some(scoped), caller, callee).await;
-                assert_eq!(admitted(&without), cell == "yes", "{told} {caller} {callee}: {without:?}");
+                assert_eq!(admitted(&without), cell == "yes", "{case} {caller} {callee}: {without:?}");
                 if let ("scope" | "unscoped", Err(status)) = (cell, &without) {
                     assert_eq!(
                         (status.code(), reason(status).as_str()),
                         (Code::PermissionDenied, "SCOPE"),
-                        "{told}"
+                        "{case}"
                     );
                 }
             }

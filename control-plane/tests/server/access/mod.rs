@@ -1,4 +1,4 @@
-//! Who may do what, against a server that asks for tokens.
+//! Access control on a server that requires tokens.
 
 mod ends;
 mod matrix;
@@ -26,14 +26,14 @@ use crate::harness::{Running, settings_in, soon, start_in};
 
 const CLUSTER_KEY: [u8; 32] = [7; 32];
 
-/// A server that asks for tokens.
+/// A server that requires tokens.
 pub(crate) struct Guarded {
     pub(crate) server: Running,
     /// The first token.
     pub(crate) admin: String,
 }
 
-/// Shows a token with every call.
+/// Sends a token with every call.
 #[derive(Clone)]
 pub(crate) struct Bearer(MetadataValue<Ascii>);
 
@@ -80,7 +80,7 @@ impl Guarded {
         soon(self.tokens().create_token(request)).await.map(tonic::Response::into_inner)
     }
 
-    /// A new token: its id and what is shown.
+    /// Creates a token; returns its id and its text.
     pub(crate) async fn make(&self, request: v1::CreateTokenRequest) -> (String, String) {
         let made = self.try_make(request).await.unwrap();
         (made.token.unwrap().id, made.secret)
@@ -107,14 +107,14 @@ pub(crate) fn wanted(role: v1::Role, callers: &[&str], callees: &[&str]) -> v1::
     }
 }
 
-/// Why it was denied, for programs.
+/// Returns the machine-readable reason of a denial.
 pub(crate) fn reason(status: &Status) -> String {
     let info = status.get_details_error_info().unwrap_or_else(|| panic!("no reason: {status:?}"));
     assert_eq!(info.domain, "damper.v1");
     info.reason
 }
 
-/// A folder with a store whose cluster key is known.
+/// Creates a folder with a store whose cluster key is known.
 async fn folder_with_known_key() -> TempDir {
     let folder = TempDir::new().unwrap();
     let store = settings_in(&folder).store.open().await.unwrap();
@@ -135,7 +135,7 @@ async fn folder_with_known_key() -> TempDir {
     folder
 }
 
-/// What a replica shows, by the known key.
+/// Returns the credential of a replica under the known key.
 fn replica_credential() -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(&CLUSTER_KEY).unwrap();
     mac.update(b"replicas");

@@ -1,4 +1,4 @@
-//! Calls of any method by its path, with bytes as messages.
+//! Calls any method by its path, with bytes as messages.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use tokio_stream::StreamExt as _;
@@ -55,7 +55,7 @@ pub(super) async fn call(
     let mut grpc = tonic::client::Grpc::new(channel);
     soon(grpc.ready()).await.unwrap();
     let messages = tokio_stream::iter(messages.into_iter().map(Bytes::from));
-    // Where both sides keep talking the first one stays.
+    // The first answer of a bidirectional stream stays open.
     let lasting = path.ends_with("/Subscribe") || path.ends_with("/Follow");
     let open = tokio_stream::pending().take_while(move |_| lasting);
     let messages: std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Bytes> + Send + Sync>> =

@@ -1,4 +1,4 @@
-//! The page's sessions, over raw HTTP.
+//! Sessions of the web UI over raw HTTP.
 
 use damper_proto::v1;
 
@@ -6,7 +6,7 @@ use super::{Guarded, wanted};
 use crate::harness::soon;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// Sends a request head with these headers and a body, and answers all that comes back.
+/// Sends a request head with these headers and a body, and returns the answer.
 pub(super) async fn http(address: std::net::SocketAddr, head: &str, body: &[u8]) -> String {
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let lines = format!("{head}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -34,7 +34,7 @@ impl Guarded {
         http(self.server.address, &head, b"").await
     }
 
-    /// Who a cookie is taken for.
+    /// Returns the identity of a cookie.
     async fn who(&self, cookie: &str, origin: &str) -> String {
         let head = format!(
             "POST /damper.v1.Tokens/WhoAmI HTTP/1.1\r\nhost: {}\r\norigin: {origin}\r\ncontent-type: \
@@ -55,7 +55,7 @@ fn cookie(answer: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn who_signs_in_is_known_by_a_cookie_until_they_sign_out_or_the_token_is_revoked() {
+async fn session_lasts_until_sign_out_or_revocation() {
     let server = Guarded::start().await;
     let (id, token) = server.make(wanted(v1::Role::Viewer, &[], &[])).await;
     let answer = server.sign_in(&token).await;
@@ -83,7 +83,7 @@ async fn who_signs_in_is_known_by_a_cookie_until_they_sign_out_or_the_token_is_r
 }
 
 #[tokio::test]
-async fn a_cookie_that_is_not_ours_or_comes_from_elsewhere_opens_nothing() {
+async fn foreign_or_cross_origin_cookie_is_rejected() {
     let server = Guarded::start().await;
     let (pair, _) = cookie(&server.sign_in(&server.admin).await);
     let (name, value) = pair.split_once('=').unwrap();
@@ -100,7 +100,7 @@ async fn a_cookie_that_is_not_ours_or_comes_from_elsewhere_opens_nothing() {
     }
     let elsewhere = server.who(&pair, "https://evil.example").await;
     assert!(elsewhere.starts_with("HTTP/1.1 403"), "{elsewhere}");
-    // No browser says where this comes from: then the cookie does not count.
+    // Without an origin header the cookie does not count.
     let head = format!(
         "POST /damper.v1.Tokens/WhoAmI HTTP/1.1\r\nhost: {}\r\ncontent-type: application/grpc-web+proto\r\ncookie: {pair}",
         server.server.address
@@ -111,7 +111,7 @@ async fn a_cookie_that_is_not_ours_or_comes_from_elsewhere_opens_nothing() {
 }
 
 #[tokio::test]
-async fn nobody_signs_in_with_what_is_no_token_for_the_page() {
+async fn sign_in_requires_a_valid_token() {
     let server = Guarded::start().await;
     let agent = server.token(v1::Role::Agent, &[], &[]).await;
     for (token, status) in [("x", "401"), (agent.as_str(), "403"), (&server.admin, "204")] {

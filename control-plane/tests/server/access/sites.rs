@@ -1,5 +1,4 @@
-//! Requests that a browser sends from another site, over raw HTTP: refused whether anybody is asked who they are or
-//! not.
+//! Cross-origin requests of a browser over raw HTTP are rejected, with and without access control.
 
 use damper_proto::v1;
 use prost::Message as _;
@@ -19,9 +18,9 @@ fn put_rule() -> Vec<u8> {
 async fn another_site_changes_nothing_on_an_open_server() {
     let server = start().await;
     let own = format!("http://{}", server.address);
-    let put = |host: &str, said: &str| {
+    let put = |host: &str, headers: &str| {
         format!(
-            "POST /damper.v1.Rules/PutRule HTTP/1.1\r\nhost: {host}\r\n{said}\r\ncontent-type: \
+            "POST /damper.v1.Rules/PutRule HTTP/1.1\r\nhost: {host}\r\n{headers}\r\ncontent-type: \
              application/grpc-web+proto"
         )
     };
@@ -32,7 +31,7 @@ async fn another_site_changes_nothing_on_an_open_server() {
         put(&address, "origin: http://localhost:7600"),
         put(&address, "sec-fetch-site: cross-site"),
         put(&address, "sec-fetch-site: same-site"),
-        // A name that was made to point here.
+        // A foreign name with the address of this server.
         put("evil.example", "origin: http://evil.example"),
         put("evil.example", "x-nothing: 1"),
         put(&address, "host: evil.example"),
@@ -40,7 +39,7 @@ async fn another_site_changes_nothing_on_an_open_server() {
         let answer = http(server.address, &head, &put_rule()).await;
         assert!(answer.starts_with("HTTP/1.1 403") || answer.starts_with("HTTP/1.1 400"), "{head}: {answer}");
     }
-    // A form can say three content types; none is one of ours.
+    // A form has three content types; the server accepts none of them.
     for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
         let head =
             format!("POST /damper.v1.Rules/PutRule HTTP/1.1\r\nhost: {address}\r\ncontent-type: {kind}");
@@ -59,7 +58,7 @@ async fn another_site_changes_nothing_on_an_open_server() {
 }
 
 #[tokio::test]
-async fn the_page_behind_a_proxy_is_where_the_server_was_told() {
+async fn web_ui_behind_a_proxy_uses_the_configured_origin() {
     let server = start_with(|settings| {
         settings.page_origins = vec!["https://damper.example.com".parse().unwrap()];
     });

@@ -1,4 +1,4 @@
-//! How tokens are made, told, kept and ended.
+//! Tokens are created, shown once, stored and revoked.
 
 use damper_proto::v1::distribution_client::DistributionClient;
 use damper_proto::v1::fleet_client::FleetClient;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tonic::Code;
 
 use super::{Guarded, bearer, wanted};
-use crate::harness::{header, hello, said, settings_in, shop_rule, soon};
+use crate::harness::{header, hello, settings_in, shop_rule, soon, to_message};
 use damper_control_plane::{Auth, Server, StartError};
 
 fn options(request_id: &str) -> Option<v1::WriteOptions> {
@@ -33,7 +33,7 @@ impl Guarded {
 }
 
 #[tokio::test]
-async fn a_token_is_told_once_and_lasts_ninety_days() {
+async fn token_is_shown_once_and_lasts_90_days() {
     let server = Guarded::start().await;
     let request =
         v1::CreateTokenRequest { options: options("once"), ..wanted(v1::Role::Editor, &["shop"], &["st*"]) };
@@ -63,7 +63,7 @@ async fn a_token_is_told_once_and_lasts_ninety_days() {
 }
 
 #[tokio::test]
-async fn all_that_is_wrong_with_a_token_is_told_at_once() {
+async fn invalid_token_request_lists_all_faults() {
     let server = Guarded::start().await;
     let of = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
     let good = wanted(v1::Role::Viewer, &[], &[]);
@@ -90,20 +90,20 @@ async fn all_that_is_wrong_with_a_token_is_told_at_once() {
         let status = server.try_make(request.clone()).await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument, "{request:?}");
         let violations = tonic_types::StatusExt::get_details_bad_request(&status).unwrap().field_violations;
-        let mut told: Vec<&str> = violations.iter().map(|violation| violation.field.as_str()).collect();
-        told.sort_unstable();
+        let mut reported: Vec<&str> = violations.iter().map(|violation| violation.field.as_str()).collect();
+        reported.sort_unstable();
         let mut fields = fields;
         fields.sort_unstable();
-        assert_eq!(told, fields, "{request:?}");
+        assert_eq!(reported, fields, "{request:?}");
     }
     server.server.stop().await;
 }
 
 #[tokio::test]
-async fn the_last_admin_token_without_an_end_can_not_be_revoked() {
+async fn last_admin_token_without_expiry_cannot_be_revoked() {
     let server = Guarded::start().await;
     let first = server.listed().await[0].id.clone();
-    // Another admin, but one with an end.
+    // Another admin, but with an expiry.
     let (_, admin) = server.make(wanted(v1::Role::Admin, &[], &[])).await;
     let server = Guarded { admin, ..server };
     let tried = v1::WriteOptions { validate_only: true, ..Default::default() };
@@ -121,7 +121,7 @@ async fn the_last_admin_token_without_an_end_can_not_be_revoked() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_can_not_be_revoked() {
+async fn unknown_token_cannot_be_revoked() {
     let server = Guarded::start().await;
     assert_eq!(server.revoke(&"0".repeat(16)).await.unwrap_err().code(), Code::NotFound);
     assert_eq!(server.revoke("x").await.unwrap_err().code(), Code::InvalidArgument);
@@ -129,17 +129,13 @@ async fn what_is_not_there_can_not_be_revoked() {
 }
 
 #[tokio::test]
-async fn history_shows_who_made_which_token_and_nothing_that_opens_anything() {
+async fn history_shows_token_authors_but_no_secrets() {
     let server = Guarded::start().await;
     let (id, secret) = server.make(wanted(v1::Role::Editor, &[], &[])).await;
     let mut rules = RulesClient::with_interceptor(server.server.channel(), bearer(&secret));
     let put = v1::PutRuleRequest { rule: Some(shop_rule(2)), ..Default::default() };
     let put = soon(rules.put_rule(put)).await.unwrap().into_inner();
-    assert_eq!(
-        put.rule.unwrap().updated_by,
-        "a ROLE_EDITOR",
-        "the author is the token's name unless it is said"
-    );
+    assert_eq!(put.rule.unwrap().updated_by, "a ROLE_EDITOR", "the author defaults to the token's name");
     let declared = Some(v1::WriteOptions { author: "root@vm".to_owned(), ..Default::default() });
     let put = v1::PutRuleRequest { rule: Some(shop_rule(3)), options: declared, ..Default::default() };
     let put = soon(rules.put_rule(put)).await.unwrap().into_inner();
@@ -167,11 +163,11 @@ async fn history_shows_who_made_which_token_and_nothing_that_opens_anything() {
     assert_eq!(soon(server.history().get_object(asked)).await.unwrap_err().code(), Code::NotFound);
     let back = v1::RollbackRequest { key, to_revision: Some(made.revision), ..Default::default() };
     assert_eq!(soon(server.history().rollback(back)).await.unwrap_err().code(), Code::InvalidArgument);
-    let told = format!("{changes:?} {then:?} {:?}", server.listed().await);
+    let reported = format!("{changes:?} {then:?} {:?}", server.listed().await);
     let kept = secret.rsplit('_').next().unwrap();
     let hash = <sha2::Sha256 as sha2::Digest>::digest(unhex(kept));
     for hidden in [kept.to_owned(), hex(&hash), format!("{:?}", hash.to_vec())] {
-        assert!(!told.contains(&hidden), "{hidden}");
+        assert!(!reported.contains(&hidden), "{hidden}");
     }
     server.server.stop().await;
 }
@@ -211,7 +207,7 @@ async fn writes_of_everything_leave_tokens_alone() {
 }
 
 #[tokio::test]
-async fn what_takes_an_operator_or_no_scope_is_refused_to_others_also_where_it_is_only_tried() {
+async fn dry_run_requires_the_same_role_and_scope_as_a_write() {
     let server = Guarded::start().await;
     let editor = server.token(v1::Role::Editor, &[], &[]).await;
     let scoped = server.token(v1::Role::Operator, &["shop"], &[]).await;
@@ -231,11 +227,11 @@ async fn what_takes_an_operator_or_no_scope_is_refused_to_others_also_where_it_i
             let mut rules = RulesClient::with_interceptor(server.server.channel(), bearer(token));
             let options = v1::WriteOptions { validate_only, ..options.clone() };
             let answer = soon(rules.apply_rules(tokio_stream::iter([header(options.clone())]))).await;
-            let told = answer.as_ref().err().map(super::reason);
-            assert_eq!(told.as_deref(), expected, "{options:?}: {answer:?}");
+            let reported = answer.as_ref().err().map(super::reason);
+            assert_eq!(reported.as_deref(), expected, "{options:?}: {answer:?}");
         }
     }
-    // A guard in an editor's set, and what a scoped prune would remove beyond the scope.
+    // A guard in an editor's set, and a scoped prune with rules beyond the scope.
     let guard = v1::Guard {
         key: Some(crate::harness::key("*", "stock", "*")),
         ceiling: Some(v1::Ceiling { max_attempts: Some(3), ..Default::default() }),
@@ -282,7 +278,7 @@ async fn there_are_no_more_tokens_than_the_limit() {
 }
 
 #[tokio::test]
-async fn the_first_token_is_written_once_for_its_owner_or_taken_from_its_file() {
+async fn first_token_is_written_once_or_read_from_its_file() {
     let guarded = |folder: &TempDir, file: Option<&str>| {
         let mut settings = settings_in(folder);
         settings.auth = Auth::Tokens;
@@ -307,7 +303,7 @@ async fn the_first_token_is_written_once_for_its_owner_or_taken_from_its_file() 
     assert_eq!(server.admin, given);
     assert_eq!(server.listed().await[0].id, "ab".repeat(8));
     let folder = server.server.stop().await;
-    // The store has an admin now: no other file is made, and none is needed.
+    // The store has an admin now, so no other file is created or needed.
     drop(Server::bind(guarded(&folder, Some("second"))).await.unwrap());
     assert!(!folder.path().join("second").exists());
     drop(Server::bind(guarded(&folder, None)).await.unwrap());
@@ -334,45 +330,45 @@ fn folder_with(token: &str) -> TempDir {
     folder
 }
 
-/// How a service that is not let in is answered.
-async fn turned_away(server: &Guarded, token: &str) -> tonic::Status {
+/// Returns the answer to a service without access.
+async fn rejection(server: &Guarded, token: &str) -> tonic::Status {
     let mut distribution = DistributionClient::with_interceptor(server.server.channel(), bearer(token));
-    let said = tokio_stream::iter([said(client_message::Kind::Hello(hello("shop")))]);
-    match soon(distribution.subscribe(said)).await {
+    let messages = tokio_stream::iter([to_message(client_message::Kind::Hello(hello("shop")))]);
+    match soon(distribution.subscribe(messages)).await {
         Ok(answer) => soon(answer.into_inner().message()).await.unwrap_err(),
         Err(status) => status,
     }
 }
 
 #[tokio::test]
-async fn a_service_that_is_turned_away_is_told_of_by_a_diagnosis() {
+async fn rejected_service_is_reported_by_doctor() {
     let server = Guarded::start().await;
     let other = server.token(v1::Role::Agent, &["cart"], &[]).await;
     let viewer = server.token(v1::Role::Viewer, &[], &[]).await;
     for token in [&other, &other, &viewer] {
-        assert_eq!(turned_away(&server, token).await.code(), Code::PermissionDenied);
+        assert_eq!(rejection(&server, token).await.code(), Code::PermissionDenied);
     }
-    assert_eq!(turned_away(&server, "damper_x").await.code(), Code::Unauthenticated);
-    let told = async |service: &str| {
+    assert_eq!(rejection(&server, "damper_x").await.code(), Code::Unauthenticated);
+    let reported = async |service: &str| {
         let mut fleet = FleetClient::with_interceptor(server.server.channel(), bearer(&viewer));
         let request = v1::DiagnoseRequest { service: service.to_owned(), window: None };
         let findings = soon(fleet.diagnose(request)).await.unwrap().into_inner().findings;
         let denied = findings.into_iter().filter(|finding| finding.code == "agent_denied");
         denied.map(|finding| (finding.subject, finding.message)).collect::<Vec<_>>()
     };
-    let of_shop = told("shop").await;
+    let of_shop = reported("shop").await;
     let [(subject, message)] = &of_shop[..] else { panic!("{of_shop:?}") };
     assert_eq!(subject, "shop");
     assert!(
-        message.contains("2 times") && message.contains("service shop is not within the scope"),
+        message.contains("2 times") && message.contains("service shop is outside the scope"),
         "{message}"
     );
-    let all = told("").await;
+    let all = reported("").await;
     assert_eq!(all.len(), 3, "{all:?}");
-    for part in ["this takes the role agent", "address 127.0.0.1 was turned away once"] {
+    for part in ["requires the role agent", "address 127.0.0.1 was rejected once"] {
         assert!(all.iter().any(|(_, message)| message.contains(part)), "{part} is not in {all:?}");
     }
-    assert!(told("cart").await.is_empty());
+    assert!(reported("cart").await.is_empty());
 }
 
 #[tokio::test]
@@ -383,13 +379,13 @@ async fn viewer_sees_the_findings_of_a_rule_and_writes_nothing() {
     let mut risky = shop_rule(3);
     risky.policy.as_mut().unwrap().retry_breaker =
         Some(v1::RetryBreaker { enabled: Some(false), ..Default::default() });
-    let judged = soon(rules.judge_rule(v1::JudgeRuleRequest { rule: Some(risky.clone()) })).await;
-    let judged = judged.unwrap().into_inner();
+    let checked = soon(rules.judge_rule(v1::JudgeRuleRequest { rule: Some(risky.clone()) })).await;
+    let checked = checked.unwrap().into_inner();
     assert!(
-        judged.findings.iter().any(|finding| finding.field == "policy.retry_breaker.enabled"),
-        "{judged:?}"
+        checked.findings.iter().any(|finding| finding.field == "policy.retry_breaker.enabled"),
+        "{checked:?}"
     );
-    assert!(judged.reach.is_some() && judged.after.is_some());
+    assert!(checked.reach.is_some() && checked.after.is_some());
     let missing = soon(rules.get_rule(v1::GetRuleRequest { key: risky.key.clone(), min_revision: 0 })).await;
     assert_eq!(missing.unwrap_err().code(), Code::NotFound, "judging writes nothing");
     let put = v1::PutRuleRequest { rule: Some(risky), ..Default::default() };

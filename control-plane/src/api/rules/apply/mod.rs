@@ -1,8 +1,8 @@
-//! A set of changes to rules and guards, all or nothing, in one revision.
+//! Applies a set of changes to rules and guards, atomically in one revision.
 //!
-//! What belongs to whom, and what goes because the set does not name it, is decided where the set is written over
-//! the newest entries (`claim`). Whether guards allow its rules is judged by this replica's table, as in any write.
-//! `what_if` predicts what a set would do instead of writing it.
+//! The writer resolves ownership and prune on the current entries ([`crate::write::claim`]). The snapshot of
+//! this replica decides whether guards allow the rules, as for any write. `what_if` predicts the effects of a
+//! set instead of writing it.
 
 pub(crate) mod predicted;
 pub(crate) mod quota;
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use damper_proto::v1;
+use damper_store::writer::Proposal;
 use tokio_util::sync::CancellationToken;
 use tonic::Request;
 
@@ -26,10 +27,9 @@ use crate::write::chain_limit;
 use crate::write::chain_limit::ChainCheck;
 use crate::write::change_set::{ChangeSet, ChangeSetResult};
 use crate::write::claim::{DeferredSet, OwnershipClaim, ResolvedSet};
-use crate::write::request::{CompletedWrite, WriteRequest, commit, first_answer};
-use damper_store::writer::Proposal;
+use crate::write::request::{CompletedWrite, WriteRequest, commit, stored_answer};
 
-/// An apply as it was read.
+/// An apply request.
 pub(crate) struct Apply {
     asked: WriteRequest,
     claim: OwnershipClaim,
@@ -38,79 +38,81 @@ pub(crate) struct Apply {
 
 pub(crate) async fn apply(
     writes: &Arc<Writes>,
-    rooms: &ApplyQuota,
+    quota: &ApplyQuota,
     stopping: &CancellationToken,
     request: Request<ApplyStream>,
 ) -> Result<v1::ApplyRulesResponse, ApiError> {
-    // The room is the set's until it is written.
-    let (Apply { asked, claim, set }, _room) = tokio::select! {
-        read = read::read(writes, rooms, request) => read?,
+    // The reservation is kept until the set is written.
+    let (Apply { asked, claim, set }, _reservation) = tokio::select! {
+        read = read::read(writes, quota, request) => read?,
         () = stopping.cancelled() => return Err(ApiError::unavailable("the server is stopping")),
     };
     let over = over_table(writes, &asked, claim, set);
-    if let Some(first) = first_answer(writes, &asked).await? {
-        return again(writes, over, &first).await;
+    if let Some(first) = stored_answer(writes, &asked).await? {
+        return answer_repeated(writes, over, &first).await;
     }
-    let (settled, chain) = permitted(writes, &asked, &over).await?;
+    let (resolved, chain) = check(writes, &asked, &over).await?;
     let DeferredSet { set, table: before, .. } = &over;
     if asked.options.validate_only {
-        holds(writes, &asked, &over, &settled)?;
-        let ResolvedSet { outcome: changes, pruned } = settled;
-        let came_to = ChangeSetResult { revision: before.revision(), changes, pruned, chain, by_hand: None };
-        return set.clone().response(writes, before, came_to).await;
+        check_conditions(writes, &asked, &over, &resolved)?;
+        let ResolvedSet { outcome: changes, pruned } = resolved;
+        let set_result =
+            ChangeSetResult { revision: before.revision(), changes, pruned, chain, author_owner: None };
+        return set.clone().response(writes, before, set_result).await;
     }
-    let done = write(writes, &asked, &over, &settled).await?;
+    let done = write(writes, &asked, &over, &resolved).await?;
     if done.committed.repeated {
-        return again(writes, over, &done).await;
+        return answer_repeated(writes, over, &done).await;
     }
     response(writes, set, &done, chain).await
 }
 
-/// A set with this replica's table.
+/// Combines a set with the snapshot of this replica.
 fn over_table(writes: &Writes, asked: &WriteRequest, claim: OwnershipClaim, set: ChangeSet) -> DeferredSet {
     let (author, at) = (asked.options.author.clone(), SystemTime::now());
     DeferredSet { set: Arc::new(set), claim, table: writes.fleet.table(), author, at }
 }
 
-/// The answer to a request that was carried out before: what the set came to over what was there then.
-async fn again(
+/// Answers a request that was committed before, with its results at that time.
+async fn answer_repeated(
     writes: &Arc<Writes>,
     over: DeferredSet,
     first: &CompletedWrite,
 ) -> Result<v1::ApplyRulesResponse, ApiError> {
     let over = DeferredSet { table: first.before.clone(), ..over };
-    let chain = match over.claim.settle(&over.set, &over.table) {
-        Ok(settled) => {
-            chain_limit::judge(writes, &over.table, &over.edits_over(&over.table, &settled)).await?
+    let chain = match over.claim.resolve(&over.set, &over.table) {
+        Ok(resolved) => {
+            chain_limit::check(writes, &over.table, &over.edits_over(&over.table, &resolved)).await?
         }
-        // What was there then is no longer known.
+        // The state at that time is no longer known.
         Err(_) => ChainCheck::default(),
     };
     response(writes, &over.set, first, chain).await
 }
 
-/// What would become of the set, were nothing written meanwhile; or why it is refused.
-async fn permitted(
+/// Returns the expected result of the set on this snapshot. Errors if it is not allowed.
+async fn check(
     writes: &Arc<Writes>,
     asked: &WriteRequest,
     at_commit: &DeferredSet,
 ) -> Result<(ResolvedSet, ChainCheck), ApiError> {
     let DeferredSet { set, claim, table, .. } = at_commit;
     asked.permit(set.0.iter().map(|change| &change.subject))?;
-    let settled =
-        claim.settle(set, table).map_err(|refused| crate::write::conflict::owned_in(set, table, refused))?;
-    asked.permit(&settled.pruned)?;
-    let guards = set.guards_after(table, &settled.pruned);
+    let resolved = claim
+        .resolve(set, table)
+        .map_err(|forbidden| crate::write::conflict::owned_in(set, table, forbidden))?;
+    asked.permit(&resolved.pruned)?;
+    let guards = set.guards_after(table, &resolved.pruned);
     if !claim.is_everything() {
-        set.judge(&guards, &settled.outcome).map_err(ApiError::Faults)?;
+        set.check_guards(&guards, &resolved.outcome).map_err(ApiError::Faults)?;
     }
-    let chain = chain_limit::judge(writes, table, &at_commit.edits_over(table, &settled)).await?;
-    chain.permit(&asked.options, |subject| set.place_of(subject)).map_err(ApiError::Faults)?;
-    Ok((settled, chain))
+    let chain = chain_limit::check(writes, table, &at_commit.edits_over(table, &resolved)).await?;
+    chain.permit(&asked.options, |subject| set.path_of(subject)).map_err(ApiError::Faults)?;
+    Ok((resolved, chain))
 }
 
-/// Refuses a set that the writer would refuse for what is there now.
-fn holds(
+/// Errors if the writer would reject the set on this snapshot.
+fn check_conditions(
     writes: &Writes,
     asked: &WriteRequest,
     DeferredSet { set, table, .. }: &DeferredSet,
@@ -126,16 +128,16 @@ async fn write(
     writes: &Writes,
     asked: &WriteRequest,
     over: &DeferredSet,
-    settled: &ResolvedSet,
+    resolved: &ResolvedSet,
 ) -> Result<CompletedWrite, ApiError> {
-    let edits = over.edits_over(&over.table, settled);
+    let edits = over.edits_over(&over.table, resolved);
     let proposal = Proposal {
         expected_head: asked.options.expected_head,
-        judge: Some(Arc::new(over.clone())),
+        planner: Some(Arc::new(over.clone())),
         ..asked.proposal(over.at, edits)
     };
     match commit(writes, asked, &over.table, proposal).await {
-        Err(ApiError::Judged(entries)) => {
+        Err(ApiError::PlannerRejected(entries)) => {
             let there = entries.into_iter().filter_map(|(key, entry)| {
                 let subject = ResourceKey::of_key(&key)?;
                 let current = entry.and_then(|entry| Current::read(&subject, entry));
@@ -154,6 +156,7 @@ async fn response(
     chain: ChainCheck,
 ) -> Result<v1::ApplyRulesResponse, ApiError> {
     let (changes, pruned) = (set.outcome(before, committed), set.not_named(committed));
-    let came_to = ChangeSetResult { revision: committed.revision, changes, pruned, chain, by_hand: None };
-    set.clone().response(writes, before, came_to).await
+    let set_result =
+        ChangeSetResult { revision: committed.revision, changes, pruned, chain, author_owner: None };
+    set.clone().response(writes, before, set_result).await
 }

@@ -1,9 +1,9 @@
-//! What edits would do to the routes that make calls, by simulation.
+//! Predicts the effect of edits on routes with traffic, by simulation.
 //!
-//! Each of the busiest routes whose policy changes is simulated alone, before and after, against three behaviours of its
-//! callee (see `damper_sim::what_if`), with what it measured: calls and latencies in the last minute, and the codes of its
-//! attempts in that minute or, where it had few calls, since its processes started. Of what changes without such a
-//! route only the bound is told.
+//! Each of the busiest routes whose policy changes is simulated alone, before and after, under three
+//! behaviours of its callee (see `damper_sim::what_if`). The input is its measurements: calls and latencies
+//! of the last minute, and codes of attempts of that minute or, after few calls, since its clients started.
+//! For changes without such a route the response has only the bound.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use damper_core::{Pattern, Policy, RouteKey};
 use damper_proto::{convert, v1};
 use damper_sim::{Change, Downstream, LENGTH, Measured, RATE, Side, what_if};
+use damper_store::writer::ProposedEdit;
 
 use crate::graph::wire::hop_bound;
 use crate::state::error::ApiError;
@@ -23,29 +24,28 @@ use crate::stats::summary::RouteSummary;
 use crate::write::Writes;
 use crate::write::amplification::amplified_on;
 use crate::write::chain_comparison::ChainComparison;
-use damper_store::writer::ProposedEdit;
 
 const MAX_ROUTES: usize = 10;
 const MAX_WITHOUT_TRAFFIC: usize = 100;
-/// How a callee behaves, in the order in which it is told.
+/// The behaviours of a callee, in the order of the response.
 const CALLEES: [(Downstream, v1::prediction::Callee); 3] = [
     (Downstream::AsMeasured, v1::prediction::Callee::AsMeasured),
     (Downstream::TenthFailing, v1::prediction::Callee::TenthFailing),
     (Downstream::TotalOutage, v1::prediction::Callee::Outage),
 ];
 
-/// Edits, and whom they concern.
+/// Edits, and the routes that they change.
 pub(crate) struct Prediction<'a> {
     writes: &'a Writes,
     write: ChainComparison<'a>,
     /// Routes with calls whose policy changes, the busiest first.
-    routes: Vec<Concerned>,
-    /// What changes without such a route, in the order of the set.
+    routes: Vec<ChangedRoute>,
+    /// Subjects without such a route, in the order of the set.
     without_traffic: Vec<&'a ResourceKey>,
 }
 
 /// A route whose policy changes.
-struct Concerned {
+struct ChangedRoute {
     row: Arc<RouteSummary>,
     key: RouteKey,
     before: Option<Policy>,
@@ -53,18 +53,18 @@ struct Concerned {
 }
 
 impl<'a> Prediction<'a> {
-    /// `changed` is what the edits change, those left out that come to what is there.
+    /// Creates a prediction. `changed` contains the subjects of the edits, except those that stay the same.
     pub(crate) fn of(
         writes: &'a Writes,
         before: &'a Arc<Snapshot>,
         edits: &'a [ProposedEdit],
         changed: &'a [ResourceKey],
     ) -> Self {
-        let write = ChainComparison::of(writes, before, edits);
+        let write = ChainComparison::new(writes, before, edits);
         let rows = writes.fleet.stats.rows_over(RateWindow::Minute, before);
         let active = rows.iter().filter(|row| row.stats.calls_per_s > 0.0);
-        let mut routes: Vec<Concerned> =
-            active.filter_map(|row| Concerned::of(row, before, &write.after)).collect();
+        let mut routes: Vec<ChangedRoute> =
+            active.filter_map(|row| ChangedRoute::of(row, before, &write.after)).collect();
         routes.sort_by(|a, b| b.calls_per_s().total_cmp(&a.calls_per_s()));
         let mut without: HashSet<&Pattern> = changed.iter().map(ResourceKey::pattern).collect();
         for pattern in routes.iter().flat_map(|route| Pattern::candidates(&route.key)) {
@@ -74,14 +74,14 @@ impl<'a> Prediction<'a> {
         Self { writes, write, routes, without_traffic: without_traffic.collect() }
     }
 
-    /// All of it on the wire, as long as somebody waits for it.
-    pub(crate) fn told(&self, awaited: &CancelCheck) -> Result<v1::WhatIfResponse, ApiError> {
+    /// Simulates all routes and returns the response. Errors once the request is cancelled.
+    pub(crate) fn response(&self, cancel: &CancelCheck) -> Result<v1::WhatIfResponse, ApiError> {
         let (predicted, left_out) = self.routes.split_at(self.routes.len().min(MAX_ROUTES));
-        let routes = awaited.each(predicted, |route| self.route(route))?;
+        let routes = cancel.each(predicted, |route| self.route(route))?;
         let without_traffic = self.without_traffic.iter().take(MAX_WITHOUT_TRAFFIC);
         Ok(v1::WhatIfResponse {
             revision: self.write.before.revision(),
-            together: together(&routes),
+            together: combined(&routes),
             routes,
             routes_left_out: u32::try_from(left_out.len()).unwrap_or(u32::MAX),
             without_traffic: without_traffic.map(|subject| self.bounds(subject)).collect(),
@@ -89,16 +89,16 @@ impl<'a> Prediction<'a> {
         })
     }
 
-    fn route(&self, route: &Concerned) -> Result<v1::RoutePrediction, ApiError> {
-        let Concerned { row, key, before, after } = route;
+    fn route(&self, route: &ChangedRoute) -> Result<v1::RoutePrediction, ApiError> {
+        let ChangedRoute { row, key, before, after } = route;
         let change =
             Change { before: before.as_ref(), after: after.as_ref(), measured: route.measured(self.writes) };
         let calls_per_s = route.calls_per_s();
         let predict = |(downstream, callee): (Downstream, v1::prediction::Callee)| {
             let found = what_if(&change, downstream);
             let found =
-                found.map_err(|faults| ApiError::Unmet(format!("{key} can not be simulated: {faults}")))?;
-            let [before, after] = [found.before, found.after].map(|side| Some(told(&side, calls_per_s)));
+                found.map_err(|faults| ApiError::Unmet(format!("{key} cannot be simulated: {faults}")))?;
+            let [before, after] = [found.before, found.after].map(|side| Some(to_wire(&side, calls_per_s)));
             Ok(v1::Prediction { callee: callee.into(), before, after })
         };
         let (amplified_before, amplified_after) = amplified_on(&self.write, key);
@@ -124,8 +124,8 @@ impl<'a> Prediction<'a> {
     }
 }
 
-impl Concerned {
-    /// None where the edits change nothing for the route.
+impl ChangedRoute {
+    /// Returns the route; `None` if the edits do not change its policy.
     fn of(row: &Arc<RouteSummary>, before: &Snapshot, after: &Snapshot) -> Option<Self> {
         let key = row.route.key()?;
         let [before, after] = [before, after].map(|table| table.policy_in_force(&key));
@@ -136,8 +136,8 @@ impl Concerned {
         self.row.stats.calls_per_s
     }
 
-    /// What the simulation starts from. More calls than it knows are simulated as its most: shares are all that is
-    /// taken from it.
+    /// Returns the input of the simulation. A call rate beyond its maximum is clamped; the result uses only
+    /// shares.
     fn measured(&self, writes: &Writes) -> Measured {
         let stats = &self.row.stats;
         let milli = stats.calls_per_s * 1000.0;
@@ -156,7 +156,7 @@ impl Concerned {
     }
 }
 
-fn told(side: &Side, calls_per_s: f64) -> v1::Predicted {
+fn to_wire(side: &Side, calls_per_s: f64) -> v1::Predicted {
     let p99 = Some(side.p99_us).filter(|us| *us > 0).map(Duration::from_micros);
     v1::Predicted {
         attempts_per_s: side.attempts_per_call * calls_per_s,
@@ -166,8 +166,8 @@ fn told(side: &Side, calls_per_s: f64) -> v1::Predicted {
     }
 }
 
-/// All routes as one.
-fn together(routes: &[v1::RoutePrediction]) -> Vec<v1::Prediction> {
+/// Returns the sum of all routes.
+fn combined(routes: &[v1::RoutePrediction]) -> Vec<v1::Prediction> {
     if routes.is_empty() {
         return Vec::new();
     }

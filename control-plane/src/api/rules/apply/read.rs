@@ -1,12 +1,15 @@
-//! Reads a set of changes: the stream of an apply, or what a what-if has in one message.
+//! Reads a set of changes, from the stream of an apply or from the message of a what-if.
 //!
-//! A stream is counted while it arrives, alone and with all others, so that what is too large is refused before it fills
-//! the memory. Every change is read at once; what is wrong anywhere is told together at the end.
+//! The bytes of a stream are counted on arrival, alone and with all others, so a set that is too large is
+//! rejected before it fills the memory. Every change is parsed on arrival; all faults are reported together
+//! at the end.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use damper_core::Faults;
+use damper_net::connection::ConnectionInfo;
+use damper_net::limits::Limit;
 use damper_proto::v1::{self, apply_rules_request, rule_change};
 use prost::Message as _;
 use tonic::{Request, Streaming};
@@ -22,14 +25,12 @@ use crate::write::claim::OwnershipClaim;
 use crate::write::digest::Digest;
 use crate::write::request::{Requester, WriteRequest, check_options, read_key};
 use crate::write::resource::{NewGuard, NewRule};
-use damper_net::connection::ConnectionInfo;
-use damper_net::limits::Limit;
 
-/// How long the next message of a set may take.
+/// Longest wait for the next message of a set.
 const NEXT_WITHIN: Duration = Duration::from_secs(30);
-/// How long the whole set may take.
+/// Longest time for the whole set.
 const WHOLE_WITHIN: Duration = Duration::from_secs(300);
-/// Reading goes on after faults, so that all are told; but not for ever.
+/// The most faults before reading stops. Up to then reading continues, so that all faults are reported.
 const MAX_FAULTS: usize = 1000;
 const MAX_WHAT_IF_CHANGES: usize = 1000;
 
@@ -51,7 +52,7 @@ async fn whole<'r>(
     rooms: &'r ApplyQuota,
     request: Request<ApplyStream>,
 ) -> Result<(Apply, ApplyReservation<'r>), ApiError> {
-    let by = Requester::of(&request);
+    let by = Requester::from_request(&request);
     let peer = request.extensions().get::<ConnectionInfo>();
     let mut room = rooms.open(peer.map(|peer| identity(&by.caller, peer)).unwrap_or_default())?;
     let mut requests = request.into_inner();
@@ -88,14 +89,14 @@ async fn whole<'r>(
         match request.kind {
             Some(apply_rules_request::Kind::Change(change)) => {
                 if let Some(subject) = reading.take(change) {
-                    // Nobody sends much of what they may not change.
+                    // Rejects a change without permission at once, before more of the set arrives.
                     by.caller.permit_write(subject)?;
                 }
             }
             Some(apply_rules_request::Kind::Header(_)) => {
-                reading.refuse("a header may only be the first message");
+                reading.fault("must be a change: a header may only be the first message");
             }
-            None => reading.refuse("must be given"),
+            None => reading.fault("is required"),
         }
         if reading.faults.len() >= MAX_FAULTS {
             break;
@@ -127,20 +128,20 @@ fn is_of_guard(request: &v1::ApplyRulesRequest) -> bool {
     matches!(change.kind, Some(PutGuard(_) | DeleteGuard(_)))
 }
 
-/// A set as far as it was read.
+/// The part of a set that was read.
 struct ApplyReader {
     claim: OwnershipClaim,
     changes: Vec<ResourceChange>,
-    /// How many changes came, sound or not.
+    /// Number of changes so far, valid or not.
     place: usize,
     faults: Faults,
-    /// Where each key was first.
+    /// Index of the first change of each key.
     seen: HashMap<ResourceKey, usize>,
     too_large: Option<ApiError>,
 }
 
 impl ApplyReader {
-    /// Begins with what the whole set is applied with, which stands at `path`.
+    /// Starts with the options of the set at `path`.
     fn new(path: &str, options: &v1::WriteOptions) -> Self {
         let mut faults = Faults::none();
         check_options(path, options, &mut faults);
@@ -148,7 +149,7 @@ impl ApplyReader {
         Self { claim, changes: Vec::new(), place: 0, faults, seen: HashMap::new(), too_large: None }
     }
 
-    /// Takes the next change; answers what it is about, as far as it is sound.
+    /// Adds the next change. Returns its subject if it is valid.
     fn take(&mut self, change: v1::RuleChange) -> Option<&ResourceKey> {
         let change = self.change(self.place, change);
         self.place += 1;
@@ -156,13 +157,13 @@ impl ApplyReader {
         self.changes.last().map(|change| &change.subject)
     }
 
-    /// There is something else where the next change should be.
-    fn refuse(&mut self, problem: &str) {
+    /// Adds a fault at the place of the next change.
+    fn fault(&mut self, problem: &str) {
         self.faults.add(format!("changes[{}]", self.place), problem);
         self.place += 1;
     }
 
-    /// The set, or all that is wrong with it.
+    /// Returns the set, or all its faults.
     fn done(self) -> Result<(OwnershipClaim, ChangeSet), ApiError> {
         match self.too_large {
             _ if !self.faults.is_empty() => Err(ApiError::Faults(self.faults)),
@@ -177,7 +178,7 @@ impl ApplyReader {
         let read = match change.kind {
             Some(rule_change::Kind::Put(mut rule)) => {
                 let path = format!("{path}.put");
-                let names_owner = belongs(&mut rule.owner, &self.claim);
+                let names_owner = set_owner(&mut rule.owner, &self.claim);
                 let rule = NewRule::read(&path, Some(rule));
                 rule.map(|rule| ResourceChange {
                     names_owner,
@@ -186,7 +187,7 @@ impl ApplyReader {
             }
             Some(rule_change::Kind::PutGuard(mut guard)) => {
                 let path = format!("{path}.put_guard");
-                let names_owner = belongs(&mut guard.owner, &self.claim);
+                let names_owner = set_owner(&mut guard.owner, &self.claim);
                 let guard = NewGuard::read(&path, Some(guard));
                 guard.map(|guard| ResourceChange {
                     names_owner,
@@ -203,7 +204,7 @@ impl ApplyReader {
                 let key = read_key(&path, Some(&key)).map_err(ApiError::Faults);
                 key.map(|key| ResourceChange::delete(ResourceKey::Guard(key), path))
             }
-            None => Err(ApiError::fault(&path, "put, delete, put_guard or delete_guard must be given")),
+            None => Err(ApiError::fault(&path, "put, delete, put_guard or delete_guard is required")),
         };
         match read {
             Ok(change) => self.unless_twice(place, &path, ResourceChange { expected, ..change }),
@@ -228,8 +229,8 @@ impl ApplyReader {
     }
 }
 
-/// Gives what names no owner the set's; tells whether it names one.
-fn belongs(owner: &mut String, claim: &OwnershipClaim) -> bool {
+/// Sets the default owner of the set if the resource names none. Returns true if it names one.
+fn set_owner(owner: &mut String, claim: &OwnershipClaim) -> bool {
     let named = !owner.is_empty();
     if !named {
         claim.owner().clone_into(owner);

@@ -1,8 +1,8 @@
-//! What a set would do, predicted and not written.
+//! Predicts the effects of a set without writing it.
 //!
-//! It is read, judged and refused as the apply of the same set. The prediction keeps a processor busy for a moment: it
-//! waits for its turn. Whoever has to wait for too long is answered DEADLINE_EXCEEDED, and a prediction that nobody waits
-//! for any more ends after the route that it is at.
+//! The set is read, checked and rejected like the apply of the same set. A prediction uses a processor for a
+//! moment, so only one runs at a time. A request that waits too long gets DEADLINE_EXCEEDED. A cancelled
+//! prediction ends after the current route.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tonic::Request;
 
 use crate::api::rules::apply::predicted::Prediction;
 use crate::api::rules::apply::read::read_what_if;
-use crate::api::rules::apply::{Apply, holds, over_table, permitted};
+use crate::api::rules::apply::{Apply, check, check_conditions, over_table};
 use crate::state::error::ApiError;
 use crate::state::exclusive::ExclusiveWorker;
 use crate::state::resource_key::ResourceKey;
@@ -19,19 +19,19 @@ use crate::write::Writes;
 
 pub(crate) async fn what_if(
     writes: &Arc<Writes>,
-    turn: &ExclusiveWorker,
+    worker: &ExclusiveWorker,
     request: Request<v1::WhatIfRequest>,
 ) -> Result<v1::WhatIfResponse, ApiError> {
     let Apply { asked, claim, set } = read_what_if(request)?;
     let over = over_table(writes, &asked, claim, set);
-    let (settled, _) = permitted(writes, &asked, &over).await?;
-    holds(writes, &asked, &over, &settled)?;
-    let edits = over.edits_over(&over.table, &settled);
-    let named = over.set.0.iter().zip(&settled.outcome);
+    let (resolved, _) = check(writes, &asked, &over).await?;
+    check_conditions(writes, &asked, &over, &resolved)?;
+    let edits = over.edits_over(&over.table, &resolved);
+    let named = over.set.0.iter().zip(&resolved.outcome);
     let changed = named.filter(|(_, outcome)| **outcome != rule_result::Change::Unchanged);
     let changed: Vec<ResourceKey> =
-        changed.map(|(change, _)| change.subject.clone()).chain(settled.pruned).collect();
+        changed.map(|(change, _)| change.subject.clone()).chain(resolved.pruned).collect();
 
     let (writes, before) = (writes.clone(), over.table);
-    turn.take(move |awaited| Prediction::of(&writes, &before, &edits, &changed).told(awaited)).await
+    worker.run(move |cancel| Prediction::of(&writes, &before, &edits, &changed).response(cancel)).await
 }

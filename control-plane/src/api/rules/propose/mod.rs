@@ -1,4 +1,4 @@
-//! A rule in `observe` for a key, made from what its routes measured. Nothing is written.
+//! Proposes a rule in `observe` for a key, based on the measurements of its routes. Writes nothing.
 
 pub(crate) mod values;
 
@@ -16,20 +16,20 @@ pub(crate) async fn propose(
     fleet: &Arc<FleetState>,
     request: v1::ProposeRuleRequest,
 ) -> Result<v1::ProposeRuleResponse, ApiError> {
-    let Some(key) = &request.key else { return Err(ApiError::fault("key", "must be given")) };
+    let Some(key) = &request.key else { return Err(ApiError::fault("key", "is required")) };
     let pattern = convert::pattern(key).map_err(|faults| ApiError::at("key", faults))?;
     fleet.aside(move |fleet| Ok(proposed(fleet, &pattern))).await
 }
 
 fn proposed(fleet: &FleetState, pattern: &Pattern) -> v1::ProposeRuleResponse {
     let Values { policy, mut reasons } = Values::of(pattern, &fleet.stats.measured(pattern));
-    reasons.extend(beside(&fleet.table(), pattern));
+    reasons.extend(replaced_rule(&fleet.table(), pattern));
     let rule = v1::Rule { key: Some(pattern.into()), policy: Some(policy), ..Default::default() };
     v1::ProposeRuleResponse { rule: Some(rule), reasons }
 }
 
-/// What is there already.
-fn beside(table: &Snapshot, pattern: &Pattern) -> Option<String> {
+/// Returns a note about the existing rule with this key.
+fn replaced_rule(table: &Snapshot, pattern: &Pattern) -> Option<String> {
     let stored = table.stored(pattern)?;
     let mode = match stored.wire.policy.as_ref().map(v1::Policy::mode) {
         Some(v1::Mode::Enforce) => "enforce",
@@ -37,7 +37,7 @@ fn beside(table: &Snapshot, pattern: &Pattern) -> Option<String> {
         _ => "off",
     };
     Some(format!(
-        "key: a rule with this key is there already, in {mode}; applying this one replaces it, and what was \
-         measured contains its repeats"
+        "key: a rule with this key exists, in mode {mode}; applying this one replaces it, and the measurements \
+         contain its extra attempts"
     ))
 }

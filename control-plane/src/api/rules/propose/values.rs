@@ -1,10 +1,11 @@
-//! Which value follows from which measurement.
+//! Derives the values of a proposed policy from measurements.
 //!
-//! The aim is a rule that an operator can put in `observe` without a thought and read every value's reason beside
-//! it. Where too little is known the setting is left out, so that the engine's default holds, and the reason says so.
-//! Times are rounded up to figures that people use. Only a method whose name says that it reads is repeated after
-//! more than UNAVAILABLE, where it also has a time per attempt, because a call that is given up may have been carried out;
-//! methods that the key does not name get no times at all, since there may be streams among them.
+//! The proposal is safe in `observe`, and each value has a reason. A setting without enough data is omitted,
+//! so the engine's default applies, and the reason states this. Times are rounded up to round numbers.
+//!
+//! Other codes than UNAVAILABLE are retried only for a method with the name of a read and a per-attempt
+//! timeout, because an attempt that times out may have been executed. A key without a method gets no
+//! timeouts, since there may be streams among its methods.
 
 use std::time::Duration;
 
@@ -16,16 +17,16 @@ use damper_proto::{convert, v1};
 use crate::state::text::{many, percent};
 use crate::stats::pattern_totals::PatternTotals;
 
-/// A pause of the callee's process, or one lost packet, is no reason to give an attempt up.
-const LEAST_ATTEMPT: Duration = Duration::from_millis(250);
-/// How much longer than the slowest calls an attempt may take.
+/// Shortest per-attempt timeout: longer than a pause of the callee's process or one lost packet.
+const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(250);
+/// The per-attempt timeout as a multiple of the slowest calls.
 const HEADROOM: u32 = 2;
-/// Waits shorter than this find the same fault, longer ones are felt.
+/// Range of the base backoff: shorter waits meet the same failure, longer ones are noticeable.
 const BASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
-/// From here on the slowest calls are worth a second thought.
+/// Ratio of p99 to median from which hedging is mentioned.
 const LONG_TAIL: u32 = 5;
 
-/// The settings and what each was made from.
+/// The settings and their reasons.
 pub(crate) struct Values {
     pub(crate) policy: v1::Policy,
     pub(crate) reasons: Vec<String>,
@@ -37,10 +38,7 @@ impl Values {
             policy: v1::Policy { mode: v1::Mode::Observe.into(), ..Default::default() },
             reasons: vec![basis(measured)],
         };
-        values.say(
-            "mode",
-            "observe: decisions are made and counted, nothing is repeated or cut yet".to_owned(),
-        );
+        values.add_reason("mode", "observe: decisions are counted, no call is retried or cut off".to_owned());
         let mut retry = values.retry();
         let names_method = matches!(pattern.callee_method, MethodPart::Exact(_));
         let method = pattern.callee_method.to_string();
@@ -53,21 +51,21 @@ impl Values {
         values
     }
 
-    fn say(&mut self, field: &str, reason: String) {
+    fn add_reason(&mut self, field: &str, reason: String) {
         self.reasons.push(format!("policy.{field}: {reason}"));
     }
 
     fn retry(&mut self) -> v1::Retry {
         let max_attempts = Retry::default().max_attempts;
-        self.say("retry.max_attempts", format!("{max_attempts}, the default"));
+        self.add_reason("retry.max_attempts", format!("{max_attempts}, the default"));
         v1::Retry { max_attempts: Some(max_attempts), ..Default::default() }
     }
 
-    /// After which codes a call is repeated; `method` is none where the key does not name one.
+    /// Sets the retryable codes; `method` is `None` if the key does not name one.
     fn codes(&mut self, retry: &mut v1::Retry, method: Option<&str>, measured: &PatternTotals) {
         let mut codes = vec![Code::Unavailable];
         let unavailable = percent(measured.share(Code::Unavailable));
-        let given_up = percent(measured.share(Code::DeadlineExceeded));
+        let timed_out = percent(measured.share(Code::DeadlineExceeded));
         let why = match method {
             None => {
                 format!(
@@ -75,44 +73,44 @@ impl Values {
                 )
             }
             Some(method) if !lint::only_reads(method) => format!(
-                "only UNAVAILABLE ({unavailable} of the attempts): the method's name does not say that it only reads, and \
+                "only UNAVAILABLE ({unavailable} of the attempts): the method does not have the name of a read, and \
                  other failures can follow a success"
             ),
             Some(_) if retry.per_attempt_timeout.is_none() => format!(
-                "only UNAVAILABLE ({unavailable} of the attempts): no attempt is given up, so that DEADLINE_EXCEEDED \
-                 leaves no time for another one"
+                "only UNAVAILABLE ({unavailable} of the attempts): attempts have no timeout, so DEADLINE_EXCEEDED \
+                 leaves no time for a retry"
             ),
             Some(method) => {
                 codes.push(Code::DeadlineExceeded);
                 let name = method.rsplit('/').next().unwrap_or(method);
                 format!(
-                    "UNAVAILABLE ({unavailable} of the attempts) and DEADLINE_EXCEEDED ({given_up}), which an attempt \
-                     ends with that is given up; this assumes that {name} only reads, as its name says"
+                    "UNAVAILABLE ({unavailable} of the attempts) and DEADLINE_EXCEEDED ({timed_out}), the code of an attempt \
+                     that times out; this assumes that {name} only reads, as its name suggests"
                 )
             }
         };
         let codes = codes.into_iter().map(|code| v1::Code::from(code).into()).collect();
         retry.codes = Some(v1::Codes { kind: Some(v1::codes::Kind::Allow(v1::CodeList { codes })) });
-        self.say("retry.codes", why);
+        self.add_reason("retry.codes", why);
     }
 
     fn backoff(&mut self, retry: &mut v1::Retry, measured: &PatternTotals) {
         let Some(median) = measured.quantile(5_000) else {
-            let default = "the default: too few calls to know the usual latency";
-            self.say("retry.backoff", default.to_owned());
+            let default = "the default: too few calls to estimate the latency";
+            self.add_reason("retry.backoff", default.to_owned());
             return;
         };
         let base = rounded(median).clamp(*BASES.start(), *BASES.end());
         let max = base * 10;
-        self.say(
+        self.add_reason(
             "retry.backoff",
             format!(
-                "from {} up to {}: {}, for the median call takes {}",
+                "from {} up to {}: {}, the median call takes {}",
                 Millis(base),
                 Millis(max),
                 match rounded(median) {
-                    exact if exact < base => "the shortest that is proposed",
-                    exact if exact > base => "the longest that is proposed",
+                    exact if exact < base => "the shortest proposed wait",
+                    exact if exact > base => "the longest proposed wait",
                     _ => "about as long as a call takes",
                 },
                 Millis(shown(median)),
@@ -122,31 +120,31 @@ impl Values {
         retry.backoff = Some(v1::Backoff { kind: Some(v1::backoff::Kind::Exponential(exponential)) });
     }
 
-    /// How long an attempt and a call may take.
+    /// Sets the per-attempt timeout and the timeout.
     fn times(&mut self, retry: &mut v1::Retry, method: Option<&str>, measured: &PatternTotals) {
         let Some(method) = method else {
-            let why = "none: the key does not name its method, and a time would end long streams";
-            return self.say("timeout", why.to_owned());
+            let why = "none: the key does not name its method, and a timeout would end long streams";
+            return self.add_reason("timeout", why.to_owned());
         };
         let Some(slowest) = measured.quantile(9_990) else {
             let why = format!(
-                "none: {} are too few to know the slowest ones",
+                "none: {} are too few to estimate the slowest calls",
                 many(measured.calls as usize, "call")
             );
-            return self.say("timeout", why);
+            return self.add_reason("timeout", why);
         };
-        let attempt = rounded(slowest.saturating_mul(HEADROOM)).max(LEAST_ATTEMPT).min(TIMEOUT.max);
+        let attempt = rounded(slowest.saturating_mul(HEADROOM)).max(MIN_ATTEMPT_TIMEOUT).min(TIMEOUT.max);
         let attempts = retry.max_attempts.unwrap_or_default();
         let waits = longest_waits(retry, attempts);
         let call = rounded(attempt * attempts + waits).min(TIMEOUT.max);
         let slowest = Millis(shown(slowest));
         if !lint::only_reads(method) {
-            self.say(
+            self.add_reason(
                 "retry.per_attempt_timeout",
-                "none: an attempt that is given up may have been carried out".to_owned(),
+                "none: an attempt that times out may have been executed".to_owned(),
             );
         } else if attempt * attempts + waits > TIMEOUT.max {
-            self.say(
+            self.add_reason(
                 "retry.per_attempt_timeout",
                 format!(
                     "none: {attempts} attempts of {} do not fit into {}, the longest timeout",
@@ -156,17 +154,17 @@ impl Values {
             );
         } else {
             retry.per_attempt_timeout = wire(attempt);
-            self.say(
+            self.add_reason(
                 "retry.per_attempt_timeout",
                 format!(
                     "{}: {HEADROOM} x the p99.9 of {slowest}, at least {}",
                     Millis(attempt),
-                    Millis(LEAST_ATTEMPT)
+                    Millis(MIN_ATTEMPT_TIMEOUT)
                 ),
             );
         }
         self.policy.timeout = wire(call);
-        self.say(
+        self.add_reason(
             "timeout",
             format!(
                 "{}: {attempts} attempts of {} ({HEADROOM} x the p99.9 of {slowest}) and the waits between them",
@@ -180,27 +178,27 @@ impl Values {
         let ratio = damper_core::policy::RetryBreaker::default().ratio;
         let most = f64::from(ratio.bp()) / f64::from(ratio.bp() + Ratio::ONE.bp());
         let failing: u32 = measured.failures().map(|(_, share)| share.bp()).sum();
-        self.say(
+        self.add_reason(
             "retry_breaker",
             format!(
-                "on, the default: a retry is allowed while failures <= {ratio} x successes, which is while up to {} of \
-                 the attempts fail; measured: {}",
+                "on, the default: retries are allowed while failures <= {ratio} x successes, at up to {} failing \
+                 attempts; measured: {}",
                 percent(most),
                 percent(f64::from(failing) / f64::from(Ratio::ONE.bp()))
             ),
         );
     }
 
-    /// Only in words: whether a callee bears hedges is not to be seen in its latency.
+    /// Adds only a reason: the latency does not show whether a callee can take hedges.
     fn hedge(&mut self, method: Option<&str>, measured: &PatternTotals) {
         let (Some(median), Some(slow)) = (measured.quantile(5_000), measured.quantile(9_900)) else { return };
-        let may_repeat = method.is_some_and(lint::only_reads);
-        if may_repeat && slow >= median * LONG_TAIL {
-            self.say(
+        let may_hedge = method.is_some_and(lint::only_reads);
+        if may_hedge && slow >= median * LONG_TAIL {
+            self.add_reason(
                 "hedge",
                 format!(
                     "none, but the p99 of {} is far from the median of {}: hedge: {{ delay: {{ percentile: {{ at: 95 }} }} }} \
-                     with a budget would answer slow calls sooner, if the callee bears 5% more",
+                     with a budget would shorten slow calls, if the callee can take 5 % more attempts",
                     Millis(shown(slow)),
                     Millis(shown(median))
                 ),
@@ -209,7 +207,7 @@ impl Values {
     }
 }
 
-/// What all of it was made from.
+/// Returns the basis of the proposal.
 fn basis(measured: &PatternTotals) -> String {
     let PatternTotals { routes, calls, lately, .. } = measured;
     match (routes, calls) {
@@ -227,7 +225,7 @@ fn basis(measured: &PatternTotals) -> String {
     }
 }
 
-/// The longest waits between so many attempts.
+/// Returns the sum of the longest waits between this number of attempts.
 fn longest_waits(retry: &v1::Retry, attempts: u32) -> Duration {
     let (base, max) = match retry.backoff.as_ref().and_then(|backoff| backoff.kind.as_ref()) {
         Some(v1::backoff::Kind::Exponential(v1::ExponentialBackoff { base, max, .. })) => {
@@ -249,7 +247,7 @@ fn wire(duration: Duration) -> Option<prost_types::Duration> {
     prost_types::Duration::try_from(duration).ok()
 }
 
-/// Up to figures that people use: in steps of 1, 5, 10, 50, 100 ... ms.
+/// Rounds up to steps of 1, 5, 10, 50, 100 ... ms.
 fn rounded(duration: Duration) -> Duration {
     let ms = u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
     let mut step = 1;
@@ -259,7 +257,7 @@ fn rounded(duration: Duration) -> Duration {
     Duration::from_millis(ms.div_ceil(step) * step)
 }
 
-/// A measured time as it is told: whole milliseconds from 10 ms on.
+/// Returns a measured time for display, in whole milliseconds from 10 ms on.
 fn shown(duration: Duration) -> Duration {
     if duration < Duration::from_millis(10) {
         duration
@@ -278,7 +276,7 @@ mod tests {
     const METHODS: [&str; 8] =
         ["Get", "Withdraw", "BatchCreateOrders", "ListOrders", "Process", "Take", "*", ""];
 
-    /// A proposal for calls that take so long; the finding that it has, but for hints.
+    /// Returns a proposal for calls with these latencies, and asserts that its only findings are hints.
     fn proposed(callers: [&str; 3], method: &str, usual_ms: u64, slow_ms: u64, calls: u64) -> v1::Policy {
         let pattern = Pattern::parse(callers[0], callers[1], callers[2], method).unwrap();
         let measured = PatternTotals::drawn(&[
@@ -332,7 +330,7 @@ mod tests {
 
     #[test]
     fn an_attempt_that_is_not_given_up_is_not_repeated_for_its_time() {
-        // Too few calls to know the slowest ones: there is no time for an attempt.
+        // Too few calls for the slowest ones, so there is no per-attempt timeout.
         let policy = proposed(["shop", "*", "stock"], "s.v1.S/Get", 20, 400, 12);
         let retry = policy.retry.unwrap();
         let Some(v1::codes::Kind::Allow(codes)) = retry.codes.unwrap().kind else { panic!() };
@@ -340,28 +338,28 @@ mod tests {
     }
 
     #[test]
-    fn the_breaker_is_proposed_with_what_it_allows_and_what_fails() {
+    fn breaker_reason_has_its_limit_and_the_measured_failures() {
         let pattern = Pattern::parse("shop", "*", "stock", "s.v1.S/Get").unwrap();
         let Values { reasons, .. } = Values::of(&pattern, &PatternTotals::default());
         let reason = reasons.iter().find(|reason| reason.starts_with("policy.retry_breaker: ")).unwrap();
-        assert!(reason.ends_with("while up to 9.1% of the attempts fail; measured: 0.0%"), "{reason}");
+        assert!(reason.ends_with("at up to 9.1% failing attempts; measured: 0.0%"), "{reason}");
     }
 
     #[test]
-    fn a_backoff_far_from_the_median_is_not_called_as_long() {
+    fn backoff_far_from_the_median_is_named_as_clamped() {
         let pattern = Pattern::parse("shop", "*", "stock", "s.v1.S/Get").unwrap();
         let why = |median| {
             let Values { reasons, .. } = Values::of(&pattern, &PatternTotals::drawn(&[(median, 5_000)]));
             reasons.into_iter().find(|reason| reason.starts_with("policy.retry.backoff: ")).unwrap()
         };
         let quick = why(Duration::from_micros(464));
-        assert!(quick.contains("from 10ms up to 100ms: the shortest that is proposed"), "{quick}");
-        assert!(why(Duration::from_secs(9)).contains("the longest that is proposed"));
+        assert!(quick.contains("from 10ms up to 100ms: the shortest proposed wait"), "{quick}");
+        assert!(why(Duration::from_secs(9)).contains("the longest proposed wait"));
         assert!(why(Duration::from_millis(40)).contains("about as long as a call takes"));
     }
 
     #[test]
-    fn times_are_rounded_up_to_figures_that_people_use() {
+    fn times_are_rounded_up_to_round_numbers() {
         for (us, ms) in [
             (1, 1),
             (7_000, 7),
