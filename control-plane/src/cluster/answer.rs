@@ -1,6 +1,6 @@
 //! Serves a peer: all clients and their totals at first, then changes.
 //!
-//! Changes wait in an outbox ([`crate::push::outbox::Outbox`]) and are sent at most every [`TELL_EVERY`], so
+//! Changes wait in an outbox ([`crate::push::outbox::Outbox`]) and are sent at most every [`SEND_EVERY`], so
 //! that many changes of a client become one message. Messages have a size limit. A peer that does not read in
 //! time, or whose outbox is full, is disconnected and reconnects.
 
@@ -21,7 +21,7 @@ use crate::state::error::ApiError;
 use crate::state::snapshot::Snapshot;
 
 /// The time over which changes are collected.
-const TELL_EVERY: Duration = Duration::from_millis(30);
+const SEND_EVERY: Duration = Duration::from_millis(30);
 /// The longest time between two messages.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const FIRST_WITHIN: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ const MESSAGE_BYTES: usize = 512 << 10;
 type Out = mpsc::Sender<Result<v1::FollowResponse, Status>>;
 
 /// One peer.
-struct Teller {
+struct PeerSender {
     cluster: Arc<Cluster>,
     /// The epoch of the store when the stream began.
     epoch: Arc<str>,
@@ -44,7 +44,7 @@ struct Teller {
 /// Serves one peer until one of the two leaves.
 pub(crate) async fn serve(cluster: Arc<Cluster>, mut inbound: Streaming<v1::FollowRequest>, out: Out) {
     let ended = match timeout(FIRST_WITHIN, inbound.message()).await {
-        Ok(Ok(Some(first))) => tell(cluster, first, inbound, &out).await,
+        Ok(Ok(Some(first))) => stream_to_peer(cluster, first, inbound, &out).await,
         Ok(Ok(None)) => return,
         Ok(Err(status)) => Err(status),
         Err(_) => Err(ApiError::TooLate(FIRST_WITHIN).into()),
@@ -57,7 +57,7 @@ pub(crate) async fn serve(cluster: Arc<Cluster>, mut inbound: Streaming<v1::Foll
 }
 
 /// Sends until the peer or this replica leaves, which is no error.
-async fn tell(
+async fn stream_to_peer(
     cluster: Arc<Cluster>,
     first: v1::FollowRequest,
     mut inbound: Streaming<v1::FollowRequest>,
@@ -73,12 +73,13 @@ async fn tell(
         .hub
         .followed()
         .ok_or_else(|| Status::resource_exhausted("too many peers are connected to this replica"))?;
-    let teller = Teller { epoch: table.epoch().clone(), outbox, out: out.clone(), cluster: cluster.clone() };
-    let telling = teller.tell();
-    tokio::pin!(telling);
+    let sender =
+        PeerSender { epoch: table.epoch().clone(), outbox, out: out.clone(), cluster: cluster.clone() };
+    let sending = sender.send_all();
+    tokio::pin!(sending);
     loop {
         tokio::select! {
-            ended = &mut telling => return ended,
+            ended = &mut sending => return ended,
             said = inbound.message() => match said? {
                 Some(said) => elsewhere.is(said.watched.unwrap_or_default()),
                 None => return Ok(()),
@@ -104,8 +105,8 @@ fn check(cluster: &Cluster, table: &Snapshot, first: &v1::FollowRequest) -> Resu
     Ok(())
 }
 
-impl Teller {
-    async fn tell(&self) -> Result<(), Status> {
+impl PeerSender {
+    async fn send_all(&self) -> Result<(), Status> {
         let own = self.cluster.peers.own();
         self.send(v1::FollowResponse {
             replica: own.id.clone(),
@@ -116,7 +117,7 @@ impl Teller {
         })
         .await?;
         self.pass_on(self.outbox.take()).await?;
-        self.tell_totals().await?;
+        self.send_totals().await?;
         self.send(v1::FollowResponse { complete: true, ..self.head() }).await?;
         let mut alive = interval(ALIVE_EVERY);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -139,7 +140,7 @@ impl Teller {
                 () = self.outbox.news() => {
                     sleep_until(next).await;
                     self.pass_on(self.outbox.take()).await?;
-                    next = Instant::now() + TELL_EVERY;
+                    next = Instant::now() + SEND_EVERY;
                 }
             }
         }
@@ -147,9 +148,9 @@ impl Teller {
 
     /// Sends the totals of all clients that were connected when the stream began. Changes are sent in
     /// between, so that the outbox stays small.
-    async fn tell_totals(&self) -> Result<(), Status> {
+    async fn send_totals(&self) -> Result<(), Status> {
         let mut packer = Packer::new(self);
-        let mut next = Instant::now() + TELL_EVERY;
+        let mut next = Instant::now() + SEND_EVERY;
         // After all totals, so that the totals of clients that left meanwhile have an owner.
         let mut gone = Vec::new();
         for session in self.cluster.fleet.hub.own() {
@@ -165,7 +166,7 @@ impl Teller {
                 let mut waiting = self.outbox.take();
                 gone.append(&mut waiting.gone);
                 self.pass_on(waiting).await?;
-                next = Instant::now() + TELL_EVERY;
+                next = Instant::now() + SEND_EVERY;
             }
         }
         packer.flush().await?;
@@ -226,14 +227,14 @@ impl Teller {
 
 /// Fills messages up to their size.
 struct Packer<'a> {
-    teller: &'a Teller,
+    sender: &'a PeerSender,
     message: v1::FollowResponse,
     bytes: usize,
 }
 
 impl<'a> Packer<'a> {
-    fn new(teller: &'a Teller) -> Self {
-        Self { teller, message: v1::FollowResponse::default(), bytes: 0 }
+    fn new(sender: &'a PeerSender) -> Self {
+        Self { sender, message: v1::FollowResponse::default(), bytes: 0 }
     }
 
     async fn client(&mut self, client: v1::FollowedClient) -> Result<(), Status> {
@@ -265,7 +266,7 @@ impl<'a> Packer<'a> {
         if is_empty {
             return Ok(());
         }
-        let revision = self.teller.head().revision;
-        self.teller.send(v1::FollowResponse { revision, ..message }).await
+        let revision = self.sender.head().revision;
+        self.sender.send(v1::FollowResponse { revision, ..message }).await
     }
 }

@@ -18,7 +18,7 @@ const PROBE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Connects to a peer. Errors with the reason as text.
 pub(crate) async fn connect(cluster: &Cluster, address: &str) -> Result<ReplicasClient<Channel>, String> {
-    let wrong = |error: tonic::transport::Error| format!("{address}: {}", in_words(&error));
+    let wrong = |error: tonic::transport::Error| format!("{address}: {}", with_sources(&error));
     let mut endpoint = Endpoint::from_shared(address.to_owned())
         .map_err(wrong)?
         .connect_timeout(CONNECT_WITHIN)
@@ -59,7 +59,7 @@ async fn tls(cluster: &Cluster) -> Result<ClientTlsConfig, String> {
 }
 
 /// Formats the error with its sources, which contain the errors of the system.
-fn in_words(error: &dyn std::error::Error) -> String {
+fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

@@ -50,10 +50,10 @@ pub(crate) async fn join(
         return Err(MembershipTimeout);
     }
     tracing::info!(replica = &**id, address = cluster.peers.own().address, "registered this replica");
-    let mut everybody = PeerSet::of(cluster.clone(), presence.known());
-    everybody.look();
+    let mut peers = PeerSet::of(cluster.clone(), presence.known());
+    peers.refresh();
     tasks.spawn(async move {
-        everybody.run().await;
+        peers.run().await;
         "replicas"
     });
     Ok(Some(presence))

@@ -36,7 +36,7 @@ impl Mirror {
     /// Starts a new stream of this epoch.
     pub(crate) fn begin(&mut self, epoch: Arc<str>) {
         self.epoch = epoch;
-        self.clients.values_mut().for_each(|(_, is_told)| *is_told = false);
+        self.clients.values_mut().for_each(|(_, is_current)| *is_current = false);
     }
 
     /// Forgets all clients.
@@ -45,20 +45,20 @@ impl Mirror {
     }
 
     /// Applies a message; returns the number of dropped parts.
-    pub(crate) fn take(&mut self, told: v1::FollowResponse) -> u64 {
-        let is_news = !(told.clients.is_empty() && told.gone.is_empty());
+    pub(crate) fn take(&mut self, message: v1::FollowResponse) -> u64 {
+        let is_news = !(message.clients.is_empty() && message.gone.is_empty());
         let mut left_out = 0;
-        for client in told.clients {
+        for client in message.clients {
             left_out += u64::from(!self.client(client));
         }
-        for report in told.reports {
+        for report in message.reports {
             left_out += self.report(report);
         }
-        for number in told.gone {
+        for number in message.gone {
             self.clients.remove(&number);
         }
-        if told.complete {
-            self.clients.retain(|_, (_, is_told)| *is_told);
+        if message.complete {
+            self.clients.retain(|_, (_, is_current)| *is_current);
         }
         if is_news {
             self.cluster.fleet.hub.changed();
@@ -67,25 +67,25 @@ impl Mirror {
     }
 
     /// False if the client is malformed or exceeds the limit.
-    fn client(&mut self, told: v1::FollowedClient) -> bool {
-        if let Some((admitted, is_told)) = self.clients.get_mut(&told.number) {
-            admitted.session.follow(told, &self.epoch);
-            *is_told = true;
+    fn client(&mut self, message: v1::FollowedClient) -> bool {
+        if let Some((admitted, is_current)) = self.clients.get_mut(&message.number) {
+            admitted.session.follow(message, &self.epoch);
+            *is_current = true;
             return true;
         }
-        let class = told.hello.as_ref().and_then(|hello| ClientGroup::read(hello).ok());
+        let class = message.hello.as_ref().and_then(|hello| ClientGroup::read(hello).ok());
         let Some(class) = class.filter(|_| self.clients.len() < MAX_CLIENTS) else { return false };
-        let number = told.number;
+        let number = message.number;
         let admitted =
-            SessionGuard::mirrored(&self.cluster.fleet, told, class, self.replica.clone(), &self.epoch);
+            SessionGuard::mirrored(&self.cluster.fleet, message, class, self.replica.clone(), &self.epoch);
         self.clients.insert(number, (admitted, true));
         true
     }
 
-    fn report(&mut self, told: v1::FollowedReport) -> u64 {
-        let Some((admitted, _)) = self.clients.get(&told.number) else { return 1 };
-        let Some(report) = told.report else { return 1 };
-        let age = told.age.and_then(length).unwrap_or_default();
+    fn report(&mut self, message: v1::FollowedReport) -> u64 {
+        let Some((admitted, _)) = self.clients.get(&message.number) else { return 1 };
+        let Some(report) = message.report else { return 1 };
+        let age = message.age.and_then(length).unwrap_or_default();
         admitted.session.reported(&report);
         self.cluster.fleet.stats.report_of(&admitted.session, &report, age)
     }

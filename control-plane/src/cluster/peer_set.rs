@@ -46,7 +46,7 @@ impl PeerSet {
     }
 
     /// Starts tasks for new peers, and forgets removed ones without a task.
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         let all = self.known.borrow_and_update().clone();
         self.unfollowed.retain(|id| {
             let is_there = all.contains_key(id);
@@ -60,10 +60,10 @@ impl PeerSet {
                 continue;
             }
             match read(id, value) {
-                Ok(told) if self.followed.len() < MAX_FOLLOWED => self.follow(told),
+                Ok(replica) if self.followed.len() < MAX_FOLLOWED => self.follow(replica),
                 // Its clients are still missing in the statistics.
-                told => {
-                    let problem = told.err().unwrap_or("too many replicas");
+                replica => {
+                    let problem = replica.err().unwrap_or("too many replicas");
                     self.leave_out(id, problem);
                 }
             }
@@ -83,7 +83,7 @@ impl PeerSet {
                     self.followed.remove(&id);
                 }
             }
-            self.look();
+            self.refresh();
         }
         // The membership list has ended, so no connection that closes now is opened again.
         self.tasks.shutdown().await;
@@ -92,32 +92,32 @@ impl PeerSet {
         }
     }
 
-    fn follow(&mut self, told: v1::Replica) {
-        self.unfollowed.remove(&told.id);
-        self.followed.insert(told.id.clone());
-        self.cluster.peers.found(told.clone());
-        self.tasks.spawn(follow(self.cluster.clone(), told, self.known.clone()));
+    fn follow(&mut self, replica: v1::Replica) {
+        self.unfollowed.remove(&replica.id);
+        self.followed.insert(replica.id.clone());
+        self.cluster.peers.found(replica.clone());
+        self.tasks.spawn(follow(self.cluster.clone(), replica, self.known.clone()));
     }
 
     fn leave_out(&mut self, id: &str, problem: &'static str) {
         if self.unfollowed.insert(id.to_owned()) {
             self.cluster.peers.found(v1::Replica { id: id.to_owned(), ..v1::Replica::default() });
-            self.cluster.peers.unheard(id, problem.to_owned());
+            self.cluster.peers.unreachable(id, problem.to_owned());
             tracing::error!(replica = id, problem, "a replica cannot be queried");
         }
     }
 }
 
 /// Queries one peer until it is removed, even after failures of the task; returns its id.
-async fn follow(cluster: Arc<Cluster>, told: v1::Replica, known: watch::Receiver<Members>) -> String {
-    let following = || PeerLink::of(cluster.clone(), told.clone(), known.clone()).run();
+async fn follow(cluster: Arc<Cluster>, replica: v1::Replica, known: watch::Receiver<Members>) -> String {
+    let following = || PeerLink::of(cluster.clone(), replica.clone(), known.clone()).run();
     while AssertUnwindSafe(following()).catch_unwind().await.is_err() {
-        tracing::error!(replica = told.id, "the task of a peer failed");
-        cluster.peers.unheard(&told.id, "internal error; see the log of this replica".to_owned());
+        tracing::error!(replica = replica.id, "the task of a peer failed");
+        cluster.peers.unreachable(&replica.id, "internal error; see the log of this replica".to_owned());
         cluster.fleet.hub.changed();
         sleep(AGAIN_AFTER).await;
     }
-    told.id
+    replica.id
 }
 
 /// True if the id is valid.
@@ -129,8 +129,10 @@ fn is_id(id: &str) -> bool {
 
 /// Reads the entry of a replica in the store.
 fn read(id: &str, value: &[u8]) -> Result<v1::Replica, &'static str> {
-    let told = v1::Replica::decode(value).ok().filter(|told| {
-        told.id == id && told.version.len() <= key::MAX_NAME_BYTES && told.address.len() <= MAX_ADDRESS_BYTES
+    let replica = v1::Replica::decode(value).ok().filter(|replica| {
+        replica.id == id
+            && replica.version.len() <= key::MAX_NAME_BYTES
+            && replica.address.len() <= MAX_ADDRESS_BYTES
     });
-    told.ok_or("its entry in the store cannot be read")
+    replica.ok_or("its entry in the store cannot be read")
 }

@@ -20,10 +20,10 @@ pub(crate) struct Peers {
 
 /// The state of a peer.
 struct PeerState {
-    told: v1::Replica,
+    replica: v1::Replica,
     /// A revision that one of the two snapshots has reached and the other has not, and since when.
     apart: Option<(u64, SystemTime)>,
-    is_heard: bool,
+    is_reachable: bool,
 }
 
 /// A peer at another revision.
@@ -86,14 +86,14 @@ impl Peers {
     }
 
     /// Adds a peer from the store; it is not reachable yet.
-    pub(crate) fn found(&self, told: v1::Replica) {
-        let told = v1::Replica {
+    pub(crate) fn found(&self, replica: v1::Replica) {
+        let replica = v1::Replica {
             self_: false,
             problem: "connecting".to_owned(),
             unheard_since: Some(SystemTime::now().into()),
-            ..told
+            ..replica
         };
-        self.others().insert(told.id.clone(), PeerState { told, apart: None, is_heard: false });
+        self.others().insert(replica.id.clone(), PeerState { replica, apart: None, is_reachable: false });
     }
 
     /// Removes a peer.
@@ -102,23 +102,23 @@ impl Peers {
     }
 
     /// Marks a peer as reachable: its data are complete.
-    pub(crate) fn heard(&self, id: &str) {
+    pub(crate) fn reachable(&self, id: &str) {
         if let Some(peer) = self.others().get_mut(id) {
-            peer.is_heard = true;
-            peer.told.problem.clear();
-            peer.told.unheard_since = None;
+            peer.is_reachable = true;
+            peer.replica.problem.clear();
+            peer.replica.unheard_since = None;
         }
     }
 
     /// Marks a peer as unreachable for this reason; true if it was reachable.
-    pub(crate) fn unheard(&self, id: &str, problem: String) -> bool {
+    pub(crate) fn unreachable(&self, id: &str, problem: String) -> bool {
         let mut others = self.others();
         let Some(peer) = others.get_mut(id) else { return false };
-        let was_heard = std::mem::replace(&mut peer.is_heard, false);
-        peer.told.problem = problem;
-        peer.told.unheard_since.get_or_insert_with(|| SystemTime::now().into());
+        let was_reachable = std::mem::replace(&mut peer.is_reachable, false);
+        peer.replica.problem = problem;
+        peer.replica.unheard_since.get_or_insert_with(|| SystemTime::now().into());
         peer.apart = None;
-        was_heard
+        was_reachable
     }
 
     /// Compares the revisions of a peer and of this replica. During writes they are seldom equal: one is
@@ -126,7 +126,7 @@ impl Peers {
     pub(crate) fn is_at(&self, id: &str, revision: u64, own: u64) {
         let mut others = self.others();
         let Some(peer) = others.get_mut(id) else { return };
-        peer.told.revision = revision;
+        peer.replica.revision = revision;
         if peer.apart.is_some_and(|(awaited, _)| revision.min(own) >= awaited) {
             peer.apart = None;
         }
@@ -136,7 +136,7 @@ impl Peers {
     }
 
     /// Records the status of a peer, which it sends every second: its clock, and the state of its store.
-    pub(crate) fn told(
+    pub(crate) fn status(
         &self,
         id: &str,
         sent_at: Option<prost_types::Timestamp>,
@@ -145,19 +145,19 @@ impl Peers {
         let mut others = self.others();
         let Some(peer) = others.get_mut(id) else { return };
         let there = sent_at.and_then(|at| SystemTime::try_from(at).ok());
-        peer.told.clock_offset = there.and_then(|there| offset(there, SystemTime::now()));
-        peer.told.unaccepted_store = unaccepted;
+        peer.replica.clock_offset = there.and_then(|there| offset(there, SystemTime::now()));
+        peer.replica.unaccepted_store = unaccepted;
     }
 
     /// The ids of the unreachable peers.
     pub(crate) fn missing(&self) -> Vec<String> {
         let others = self.others();
-        others.iter().filter(|(_, peer)| !peer.is_heard).map(|(id, _)| id.clone()).collect()
+        others.iter().filter(|(_, peer)| !peer.is_reachable).map(|(id, _)| id.clone()).collect()
     }
 
     /// All peers.
     pub(crate) fn all_others(&self) -> Vec<v1::Replica> {
-        self.others().values().map(|peer| peer.told.clone()).collect()
+        self.others().values().map(|peer| peer.replica.clone()).collect()
     }
 
     /// The peers at other revisions than this replica.
@@ -165,7 +165,7 @@ impl Peers {
         let others = self.others();
         let apart = others.values().filter_map(|peer| {
             let (_, since) = peer.apart?;
-            Some(OutOfSyncPeer { id: peer.told.id.clone(), revision: peer.told.revision, since })
+            Some(OutOfSyncPeer { id: peer.replica.id.clone(), revision: peer.replica.revision, since })
         });
         apart.collect()
     }
@@ -207,10 +207,10 @@ mod tests {
     fn a_replica_is_missing_until_it_has_told_everything_and_after_it_was_lost() {
         let peers = peers();
         assert_eq!(peers.missing(), ["b"]);
-        peers.heard("b");
+        peers.reachable("b");
         assert!(peers.missing().is_empty() && peers.all_others()[0].problem.is_empty());
-        assert!(peers.unheard("b", "it is silent".to_owned()));
-        assert!(!peers.unheard("b", "connection refused".to_owned()), "it was not heard any more");
+        assert!(peers.unreachable("b", "it is silent".to_owned()));
+        assert!(!peers.unreachable("b", "connection refused".to_owned()), "it was not heard any more");
         assert_eq!(
             (peers.missing(), &*peers.all_others()[0].problem),
             (vec!["b".to_owned()], "connection refused")

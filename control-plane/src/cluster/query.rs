@@ -38,14 +38,14 @@ const GONE_WITHIN: Duration = Duration::from_secs(1);
 /// One peer that is queried.
 pub(crate) struct PeerLink {
     cluster: Arc<Cluster>,
-    told: v1::Replica,
+    replica: v1::Replica,
     known: watch::Receiver<Members>,
     mirror: Mirror,
 }
 
 /// An open stream.
 struct Opened {
-    said: Streaming<v1::FollowResponse>,
+    messages: Streaming<v1::FollowResponse>,
     first: v1::FollowResponse,
     epoch: Arc<str>,
     say: watch::Sender<v1::FollowRequest>,
@@ -60,9 +60,9 @@ enum Ended {
 }
 
 impl PeerLink {
-    pub(crate) fn of(cluster: Arc<Cluster>, told: v1::Replica, known: watch::Receiver<Members>) -> Self {
-        let mirror = Mirror::of(cluster.clone(), told.id.as_str().into());
-        Self { cluster, told, known, mirror }
+    pub(crate) fn of(cluster: Arc<Cluster>, replica: v1::Replica, known: watch::Receiver<Members>) -> Self {
+        let mirror = Mirror::of(cluster.clone(), replica.id.as_str().into());
+        Self { cluster, replica, known, mirror }
     }
 
     /// Queries until the peer is removed.
@@ -73,7 +73,7 @@ impl PeerLink {
             let problem = match self.open(kept_until).await {
                 Ok(opened) => {
                     pause = PAUSE.0;
-                    let ended = self.hear(opened).await;
+                    let ended = self.receive(opened).await;
                     kept_until = Instant::now() + KEPT_FOR;
                     match ended {
                         Ended::Leaving if self.goes().await => break,
@@ -83,8 +83,8 @@ impl PeerLink {
                 }
                 Err(problem) => problem,
             };
-            if self.cluster.peers.unheard(&self.told.id, problem.clone()) && self.is_known() {
-                tracing::warn!(replica = self.told.id, problem, "peer disconnected");
+            if self.cluster.peers.unreachable(&self.replica.id, problem.clone()) && self.is_known() {
+                tracing::warn!(replica = self.replica.id, problem, "peer disconnected");
             }
             self.cluster.fleet.hub.changed();
             self.rest(pause.mul_f64(fastrand::f64()), kept_until).await;
@@ -95,17 +95,17 @@ impl PeerLink {
     /// True if the peer's key is removed, as in a regular stop.
     async fn goes(&self) -> bool {
         let mut known = self.known.clone();
-        let gone = known.wait_for(|known| !known.contains_key(&self.told.id));
+        let gone = known.wait_for(|known| !known.contains_key(&self.replica.id));
         matches!(timeout(GONE_WITHIN, gone).await, Ok(Ok(_)))
     }
 
     fn is_known(&self) -> bool {
-        self.known.borrow().contains_key(&self.told.id)
+        self.known.borrow().contains_key(&self.replica.id)
     }
 
     /// Waits, unless the peer is removed meanwhile.
     async fn rest(&mut self, pause: Duration, kept_until: Instant) {
-        let id = self.told.id.clone();
+        let id = self.replica.id.clone();
         let mut known = self.known.clone();
         let mut gone = pin!(known.wait_for(|known| !known.contains_key(&id)));
         let mut rested = pin!(sleep(pause));
@@ -124,8 +124,8 @@ impl PeerLink {
 
     /// Opens a stream and reads the first message.
     async fn open(&mut self, kept_until: Instant) -> Result<Opened, String> {
-        let (cluster, told) = (self.cluster.clone(), self.told.clone());
-        let mut opening = pin!(timeout(OPEN_WITHIN, open(cluster, told)));
+        let (cluster, replica) = (self.cluster.clone(), self.replica.clone());
+        let mut opening = pin!(timeout(OPEN_WITHIN, open(cluster, replica)));
         let mut is_kept = true;
         loop {
             tokio::select! {
@@ -141,21 +141,21 @@ impl PeerLink {
     }
 
     /// Mirrors the messages until the stream ends.
-    async fn hear(&mut self, mut opened: Opened) -> Ended {
+    async fn receive(&mut self, mut opened: Opened) -> Ended {
         self.mirror.begin(opened.epoch.clone());
         self.take(opened.first);
         let mut silent_at = Instant::now() + SILENT_FOR;
         loop {
             let message = tokio::select! {
-                message = timeout_at(silent_at, opened.said.message()) => message,
+                message = timeout_at(silent_at, opened.messages.message()) => message,
                 changed = opened.paces.changed() => {
                     if changed.is_err() {
                         return Ended::Lost("this replica is stopping".to_owned());
                     }
-                    let watched = Some(opened.paces.borrow_and_update().told());
-                    opened.say.send_if_modified(|said| {
-                        let is_news = said.watched != watched;
-                        said.watched = watched;
+                    let watched = Some(opened.paces.borrow_and_update().to_wire());
+                    opened.say.send_if_modified(|messages| {
+                        let is_news = messages.watched != watched;
+                        messages.watched = watched;
                         is_news
                     });
                     // The message was not the peer's.
@@ -169,7 +169,7 @@ impl PeerLink {
                 }
                 Ok(Ok(Some(message))) => self.take(message),
                 Ok(Ok(None)) => return Ended::Leaving,
-                Ok(Err(status)) => return Ended::Lost(told_in(&status)),
+                Ok(Err(status)) => return Ended::Lost(status_text(&status)),
                 Err(_) => {
                     return Ended::Lost(format!("no message for {} s", SILENT_FOR.as_secs()));
                 }
@@ -183,7 +183,7 @@ impl PeerLink {
             let _ = self.cluster.fleet.state.hold.try_send(Hold::Take { kills: vec![kill], answer: None });
         }
         if message.sent_at.is_some() {
-            self.cluster.peers.told(&self.told.id, message.sent_at, message.unaccepted_store.take());
+            self.cluster.peers.status(&self.replica.id, message.sent_at, message.unaccepted_store.take());
         }
         let (revision, complete) = (message.revision, message.complete);
         if let Some(at) = message.last_export_at.and_then(|at| SystemTime::try_from(at).ok()) {
@@ -193,24 +193,24 @@ impl PeerLink {
         let left_out = self.mirror.take(message);
         self.cluster.fleet.metrics.follow_faults.increment(left_out);
         if complete {
-            self.cluster.peers.heard(&self.told.id);
+            self.cluster.peers.reachable(&self.replica.id);
             self.cluster.fleet.hub.changed();
-            tracing::info!(replica = self.told.id, "peer connected");
+            tracing::info!(replica = self.replica.id, "peer connected");
         }
-        self.cluster.peers.is_at(&self.told.id, revision, self.cluster.fleet.table().revision());
+        self.cluster.peers.is_at(&self.replica.id, revision, self.cluster.fleet.table().revision());
     }
 }
 
-async fn open(cluster: Arc<Cluster>, told: v1::Replica) -> Result<Opened, String> {
+async fn open(cluster: Arc<Cluster>, replica: v1::Replica) -> Result<Opened, String> {
     let epoch = cluster.fleet.table().epoch().clone();
     let mut paces = cluster.fleet.hub.pace();
     let request = v1::FollowRequest {
         replica: cluster.peers.id().to_string(),
         epoch: epoch.to_string(),
-        watched: Some(paces.borrow_and_update().told()),
+        watched: Some(paces.borrow_and_update().to_wire()),
     };
     let (say, requests) = watch::channel(request);
-    let mut client = connect(&cluster, &told.address).await?;
+    let mut client = connect(&cluster, &replica.address).await?;
     let mut request = Request::new(WatchStream::new(requests));
     let credential = cluster.access.peer_credential(&cluster.fleet.table());
     let credential = credential.and_then(|value| MetadataValue::try_from(value.as_bytes()).ok());
@@ -219,10 +219,10 @@ async fn open(cluster: Arc<Cluster>, told: v1::Replica) -> Result<Opened, String
         request.metadata_mut().insert("authorization", credential);
     }
     let answer = client.follow(request).await;
-    let mut said = answer.map_err(|status| told_in(&status))?.into_inner();
-    let first = said.message().await.map_err(|status| told_in(&status))?;
+    let mut messages = answer.map_err(|status| status_text(&status))?.into_inner();
+    let first = messages.message().await.map_err(|status| status_text(&status))?;
     let first = first.ok_or_else(|| "the peer closed the stream at once".to_owned())?;
-    if first.replica != told.id {
+    if first.replica != replica.id {
         return Err(format!(
             "{} answers there",
             first.replica.chars().take(key::MAX_NAME_BYTES).collect::<String>()
@@ -231,11 +231,11 @@ async fn open(cluster: Arc<Cluster>, told: v1::Replica) -> Result<Opened, String
     if *first.epoch != *epoch {
         return Err("it uses another store".to_owned());
     }
-    Ok(Opened { said, first, epoch, say, paces })
+    Ok(Opened { messages, first, epoch, say, paces })
 }
 
 /// Formats a status for operators.
-fn told_in(status: &tonic::Status) -> String {
+fn status_text(status: &tonic::Status) -> String {
     let mut text = format!("{} ({:?})", status.message(), status.code());
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {

@@ -57,10 +57,10 @@ async fn others_are_missing_from_the_first_look_and_nobody_is_connected_to_after
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let known = known([entry("b", &address), ("c".to_owned(), Bytes::from_static(b"?"))]);
-    let mut everybody = PeerSet::of(inside.cluster.clone(), known.subscribe());
-    everybody.look();
+    let mut peers = PeerSet::of(inside.cluster.clone(), known.subscribe());
+    peers.refresh();
     assert_eq!(inside.cluster.peers.missing(), ["b", "c"]);
-    let following = tokio::spawn(everybody.run());
+    let following = tokio::spawn(peers.run());
     drop(timeout(PATIENCE, listener.accept()).await.expect("b is connected to").unwrap());
     drop(known);
     // Not in order, since nothing is stopping: a failure that ends the server.
@@ -76,14 +76,14 @@ async fn a_replica_for_which_there_was_no_room_is_followed_when_another_one_goes
     // Port 1 refuses at once.
     let all = || (0..65).map(|n| entry(&format!("r{n:02}"), "http://127.0.0.1:1"));
     let known = known(all());
-    let mut everybody = PeerSet::of(inside.cluster.clone(), known.subscribe());
-    everybody.look();
+    let mut peers = PeerSet::of(inside.cluster.clone(), known.subscribe());
+    peers.refresh();
     let problem = || {
         let last = inside.cluster.peers.all_others().into_iter().find(|other| other.id == "r64");
         last.expect("it is known").problem
     };
     assert!(problem().contains("too many"), "{}", problem());
-    let following = tokio::spawn(everybody.run());
+    let following = tokio::spawn(peers.run());
     known.send_replace(Arc::new(all().skip(1).collect()));
     until("the last one is followed", || !problem().contains("too many")).await;
     assert_eq!(inside.cluster.peers.missing().len(), 64);
@@ -124,9 +124,9 @@ async fn a_silent_replica_is_not_heard_however_often_it_is_told_something() {
     let serving = tonic::transport::Server::builder().add_service(mute);
     let serving = tokio::spawn(serving.serve_with_incoming(TcpListenerStream::new(listener)));
     let known = known([entry("b", &address)]);
-    let mut everybody = PeerSet::of(inside.cluster.clone(), known.subscribe());
-    everybody.look();
-    let following = tokio::spawn(everybody.run());
+    let mut peers = PeerSet::of(inside.cluster.clone(), known.subscribe());
+    peers.refresh();
+    let following = tokio::spawn(peers.run());
     until("it is heard", || inside.cluster.peers.missing().is_empty()).await;
     let begun = Instant::now();
     until("it is not heard any more", || {

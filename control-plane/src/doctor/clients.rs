@@ -19,8 +19,8 @@ const LIVE_WITHIN: Duration = Duration::from_secs(15);
 pub(crate) const CHECKS: &[Check] = &[
     Check { what: "the store answers", scope: |_| "1 replica".to_owned(), find: store },
     Check { what: "kill switches in force", scope: kills_scope, find: kills },
-    Check { what: "clients apply the kills in force", scope: kills_scope, find: disobedient },
-    Check { what: "processes are connected", scope: connected, find: nobody },
+    Check { what: "clients apply the kills in force", scope: kills_scope, find: not_applied },
+    Check { what: "processes are connected", scope: connected, find: no_client },
     Check { what: "clients acknowledge revisions", scope: DoctorInput::count_of_clients, find: lagging },
     Check {
         what: "clients accept rules, guards and kills",
@@ -39,36 +39,36 @@ pub(crate) const CHECKS: &[Check] = &[
     Check { what: "called services have a server layer", scope: DoctorInput::count_of_clients, find: layers },
 ];
 
-fn store(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let stale = picture.table.stale_since.map(|since| {
-        let ago = age(since, picture.now);
+fn store(input: &DoctorInput) -> Vec<v1::Finding> {
+    let stale = input.table.stale_since.map(|since| {
+        let ago = age(since, input.now);
         finding(codes::STORE_STALE, "", format!("the store has not answered for {ago}"))
     });
     stale.into_iter().collect()
 }
 
-fn kills_scope(picture: &DoctorInput) -> String {
-    many(picture.table.kills().in_force(picture.now).count(), "kill")
+fn kills_scope(input: &DoctorInput) -> String {
+    many(input.table.kills().in_force(input.now).count(), "kill")
 }
 
-fn kills(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let kills = picture.table.kills().in_force(picture.now);
+fn kills(input: &DoctorInput) -> Vec<v1::Finding> {
+    let kills = input.table.kills().in_force(input.now);
     let concerned = kills.filter(|stored| {
         let pattern = stored.kill.pattern();
-        let is_route = picture.rows().any(|row| row.route.key().is_some_and(|key| pattern.matches(&key)));
+        let is_route = input.rows().any(|row| row.route.key().is_some_and(|key| pattern.matches(&key)));
         let names = v1::Pattern::from(pattern);
         let named = [&names.caller_service, &names.callee_service];
-        picture.service.is_empty() || is_route || named.iter().any(|name| **name == picture.service)
+        input.service.is_empty() || is_route || named.iter().any(|name| **name == input.service)
     });
-    let told = concerned.map(|stored| {
+    let findings = concerned.map(|stored| {
         let v1::KillSwitch { calls, reason, updated_by, .. } = &stored.wire;
         let what = if *calls { "stops all calls" } else { "stops retries and hedges" };
-        let left = stored.remaining(picture.now).unwrap_or_default();
+        let left = stored.remaining(input.now).unwrap_or_default();
         let by = if updated_by.is_empty() { "unknown" } else { updated_by };
         let message = format!("{what} for {} more; set by {by}: {reason:?}", rough(left));
         finding(codes::KILL_IN_FORCE, &stored.kill.pattern().to_string(), message)
     });
-    told.collect()
+    findings.collect()
 }
 
 /// Formats a time with one or two units: 45 s, 60 min, 4 h 5 min.
@@ -81,11 +81,11 @@ fn rough(time: Duration) -> String {
 }
 
 /// One finding for each kill that some of its clients do not support or refuse.
-fn disobedient(picture: &DoctorInput) -> Vec<v1::Finding> {
+fn not_applied(input: &DoctorInput) -> Vec<v1::Finding> {
     let mut found = Vec::new();
-    for stored in picture.table.kills().in_force(picture.now) {
-        let disobeying = picture.clients().filter_map(|client| Some((client, disobeys(client, stored)?)));
-        let all: Vec<_> = disobeying.collect();
+    for stored in input.table.kills().in_force(input.now) {
+        let affected = input.clients().filter_map(|client| Some((client, why_not_applied(client, stored)?)));
+        let all: Vec<_> = affected.collect();
         let Some((first, why)) = all.first() else { continue };
         let v1::Identity { service, instance, .. } = first.identity.clone().unwrap_or_default();
         let others = match all.len() {
@@ -100,7 +100,7 @@ fn disobedient(picture: &DoctorInput) -> Vec<v1::Finding> {
 }
 
 /// Returns why a client does not apply a kill that concerns it.
-fn disobeys(client: &v1::Client, stored: &StoredKill) -> Option<String> {
+fn why_not_applied(client: &v1::Client, stored: &StoredKill) -> Option<String> {
     let v1::Identity { service, cluster, .. } = client.identity.clone()?;
     let class = ClientGroup { service, cluster, features: known(&client.features) };
     if !class.matches(stored.kill.pattern()) {
@@ -116,23 +116,23 @@ fn disobeys(client: &v1::Client, stored: &StoredKill) -> Option<String> {
     refused.map(|refusal| format!("refuses it: {}", refusal.reason))
 }
 
-fn connected(picture: &DoctorInput) -> String {
-    let clients = picture.count_of_clients();
-    if !picture.is_settling() {
+fn connected(input: &DoctorInput) -> String {
+    let clients = input.count_of_clients();
+    if !input.is_settling() {
         return clients;
     }
-    let started = age(picture.started, picture.now);
+    let started = age(input.started, input.now);
     format!("{clients}; this replica started {started} ago and clients are still connecting")
 }
 
-fn nobody(picture: &DoctorInput) -> Vec<v1::Finding> {
-    if picture.is_settling() || picture.clients().next().is_some() {
+fn no_client(input: &DoctorInput) -> Vec<v1::Finding> {
+    if input.is_settling() || input.clients().next().is_some() {
         return Vec::new();
     }
-    let message = match picture.service.as_str() {
+    let message = match input.service.as_str() {
         "" => "no process is connected to this control plane".to_owned(),
         service => {
-            let connected: Vec<&str> = picture.connected().into_iter().take(5).collect();
+            let connected: Vec<&str> = input.connected().into_iter().take(5).collect();
             let others = match connected.as_slice() {
                 [] => "no other service is connected either".to_owned(),
                 names => format!("connected services: {}", names.join(", ")),
@@ -140,28 +140,28 @@ fn nobody(picture: &DoctorInput) -> Vec<v1::Finding> {
             format!("no process of {service} is connected; {others}")
         }
     };
-    vec![finding(codes::NOBODY_CONNECTED, &picture.service, message)]
+    vec![finding(codes::NOBODY_CONNECTED, &input.service, message)]
 }
 
-fn lagging(picture: &DoctorInput) -> Vec<v1::Finding> {
-    picture.by_service(codes::CLIENT_LAGS, |client| {
+fn lagging(input: &DoctorInput) -> Vec<v1::Finding> {
+    input.by_service(codes::CLIENT_LAGS, |client| {
         let since = SystemTime::try_from(client.behind_since?).ok()?;
-        let lag = picture.now.duration_since(since).unwrap_or_default();
-        (lag >= picture.lags_after).then(|| {
+        let lag = input.now.duration_since(since).unwrap_or_default();
+        (lag >= input.lags_after).then(|| {
             format!(
                 "acknowledged revision {}; revision {} was sent {} ago",
                 client.acknowledged_revision,
                 client.sent_revision,
-                age(since, picture.now)
+                age(since, input.now)
             )
         })
     })
 }
 
 /// One finding for each refused rule, guard or kill.
-fn refusals(picture: &DoctorInput) -> Vec<v1::Finding> {
+fn refusals(input: &DoctorInput) -> Vec<v1::Finding> {
     let mut refused: BTreeMap<String, (usize, String)> = BTreeMap::new();
-    for client in picture.clients() {
+    for client in input.clients() {
         for v1::Refusal { key, reason, guard, kill, .. } in &client.refused {
             let Some(Ok(pattern)) = key.as_ref().map(convert::pattern) else { continue };
             let subject = match (guard, kill) {
@@ -172,14 +172,14 @@ fn refusals(picture: &DoctorInput) -> Vec<v1::Finding> {
             refused.entry(subject).or_insert_with(|| (0, reason.clone())).0 += 1;
         }
     }
-    let told = refused.into_iter().map(|(subject, (count, reason))| {
+    let findings = refused.into_iter().map(|(subject, (count, reason))| {
         finding(codes::ENTRY_REFUSED, &subject, format!("refused by {}: {reason}", many(count, "process")))
     });
-    told.collect()
+    findings.collect()
 }
 
-fn features(picture: &DoctorInput) -> Vec<v1::Finding> {
-    picture.by_service(CLIENTS_LACK_FEATURE, |client| {
+fn features(input: &DoctorInput) -> Vec<v1::Finding> {
+    input.by_service(CLIENTS_LACK_FEATURE, |client| {
         let first = convert::pattern(client.withheld.first()?).ok()?;
         let lacks = client.features_lacking.join(", ");
         let withheld = client.withheld_count as usize;
@@ -187,10 +187,10 @@ fn features(picture: &DoctorInput) -> Vec<v1::Finding> {
     })
 }
 
-fn versions(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let newest = picture.clients.iter().filter_map(|client| version(&client.sdk_version)).max();
+fn versions(input: &DoctorInput) -> Vec<v1::Finding> {
+    let newest = input.clients.iter().filter_map(|client| version(&client.sdk_version)).max();
     let Some(newest) = newest else { return Vec::new() };
-    picture.by_service(codes::OLD_SDK, |client| {
+    input.by_service(codes::OLD_SDK, |client| {
         let is_older = version(&client.sdk_version).is_some_and(|version| version < newest);
         let [major, minor, patch] = newest;
         is_older.then(|| format!("SDK {}, others have {major}.{minor}.{patch}", client.sdk_version))
@@ -204,12 +204,12 @@ fn version(text: &str) -> Option<[u64; 3]> {
 }
 
 /// One finding for each service.
-fn duplicates(picture: &DoctorInput) -> Vec<v1::Finding> {
+fn duplicates(input: &DoctorInput) -> Vec<v1::Finding> {
     let mut services: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (service, instance) in picture.shared_ids.iter().filter(|(service, _)| picture.is_about(service)) {
+    for (service, instance) in input.shared_ids.iter().filter(|(service, _)| input.is_about(service)) {
         services.entry(service).or_default().push(instance);
     }
-    let told = services.into_iter().map(|(service, mut ids)| {
+    let findings = services.into_iter().map(|(service, mut ids)| {
         ids.sort_unstable();
         let (example, others) = (ids[0], ids.len() - 1);
         let others = if others > 0 { format!("; {others} more shared ids") } else { String::new() };
@@ -219,11 +219,11 @@ fn duplicates(picture: &DoctorInput) -> Vec<v1::Finding> {
             format!("{example}: several processes report under this id{others}"),
         )
     });
-    told.collect()
+    findings.collect()
 }
 
-fn overrides(picture: &DoctorInput) -> Vec<v1::Finding> {
-    picture.by_service(codes::MODE_OVERRIDDEN, |client| {
+fn overrides(input: &DoctorInput) -> Vec<v1::Finding> {
+    input.by_service(codes::MODE_OVERRIDDEN, |client| {
         let mode = match client.override_mode() {
             v1::Mode::Unspecified => return None,
             v1::Mode::Off => "off",
@@ -234,22 +234,22 @@ fn overrides(picture: &DoctorInput) -> Vec<v1::Finding> {
     })
 }
 
-fn not_live(picture: &DoctorInput) -> Vec<v1::Finding> {
-    picture.by_service(codes::NOT_LIVE, |client| {
+fn not_live(input: &DoctorInput) -> Vec<v1::Finding> {
+    input.by_service(codes::NOT_LIVE, |client| {
         let since = SystemTime::try_from(client.connected_at?).ok()?;
         let source = match client.source() {
             v1::Source::LastKnownGood => "runs on the last known good rules of its state file",
             v1::Source::BuiltIn => "runs without rules",
             v1::Source::Unspecified | v1::Source::Live => return None,
         };
-        let waited = picture.now.duration_since(since).unwrap_or_default() >= LIVE_WITHIN;
-        waited.then(|| format!("{source} although it connected {} ago", age(since, picture.now)))
+        let waited = input.now.duration_since(since).unwrap_or_default() >= LIVE_WITHIN;
+        waited.then(|| format!("{source} although it connected {} ago", age(since, input.now)))
     })
 }
 
-fn layers(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let called: BTreeSet<&str> = picture.rows.iter().map(|row| &*row.route.callee_service).collect();
-    picture.by_service(codes::SERVER_LAYER_MISSING, |client| {
+fn layers(input: &DoctorInput) -> Vec<v1::Finding> {
+    let called: BTreeSet<&str> = input.rows.iter().map(|row| &*row.route.callee_service).collect();
+    input.by_service(codes::SERVER_LAYER_MISSING, |client| {
         let is_called = called.contains(service_of(client));
         (is_called && !client.serves).then(|| "has callers and no server layer".to_owned())
     })

@@ -19,56 +19,56 @@ pub(crate) struct ListenerCertificate {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    Check { what: "services are accepted by this replica", scope: turned_away, find: agent_denied },
+    Check { what: "services are accepted by this replica", scope: rejected, find: agent_denied },
     Check { what: "this replica's certificate does not expire soon", scope: tls, find: certificate_ends },
     Check { what: "tokens do not expire soon", scope: tokens, find: token_ends },
     Check { what: "this replica uses the certificate in its files", scope: tls, find: reload_fails },
 ];
 
-fn turned_away(picture: &DoctorInput) -> String {
-    format!("{} rejected in the last 10 min", many(picture.turned_away.len(), "service"))
+fn rejected(input: &DoctorInput) -> String {
+    format!("{} rejected in the last 10 min", many(input.rejected.len(), "service"))
 }
 
-fn tls(picture: &DoctorInput) -> String {
-    if picture.certificate.is_some() { "TLS".to_owned() } else { "no TLS".to_owned() }
+fn tls(input: &DoctorInput) -> String {
+    if input.certificate.is_some() { "TLS".to_owned() } else { "no TLS".to_owned() }
 }
 
-fn agent_denied(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let about = picture.turned_away.iter().filter(|refusal| picture.is_about(&refusal.service));
-    let told = about.map(|refusal| {
+fn agent_denied(input: &DoctorInput) -> Vec<v1::Finding> {
+    let about = input.rejected.iter().filter(|refusal| input.is_about(&refusal.service));
+    let findings = about.map(|refusal| {
         let crate::auth::rejected::RejectedClient { who, service, why, times, last, .. } = refusal;
-        let ago = age(*last, picture.now);
+        let ago = age(*last, input.now);
         let message = format!("{who} was rejected {}, last {ago} ago: {why}", many_times(*times));
         finding(codes::AGENT_DENIED, service, message)
     });
-    told.collect()
+    findings.collect()
 }
 
 fn many_times(times: u64) -> String {
     if times == 1 { "once".to_owned() } else { format!("{times} times") }
 }
 
-fn certificate_ends(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let warning = picture.certificate.iter().filter_map(|certificate| certificate.warning.as_ref());
+fn certificate_ends(input: &DoctorInput) -> Vec<v1::Finding> {
+    let warning = input.certificate.iter().filter_map(|certificate| certificate.warning.as_ref());
     warning.map(|warning| finding(codes::CERTIFICATE_ENDS, "", warning.clone())).collect()
 }
 
-fn tokens(picture: &DoctorInput) -> String {
-    many(about_tokens(picture).count(), "token")
+fn tokens(input: &DoctorInput) -> String {
+    many(about_tokens(input).count(), "token")
 }
 
 /// All tokens, or those with a scope for the service.
-fn about_tokens(picture: &DoctorInput) -> impl Iterator<Item = &StoredToken> {
-    let all = picture.table.tokens().all().map(|token| &**token);
-    let service = &picture.service;
+fn about_tokens(input: &DoctorInput) -> impl Iterator<Item = &StoredToken> {
+    let all = input.table.tokens().all().map(|token| &**token);
+    let service = &input.service;
     all.filter(move |token| {
         service.is_empty() || token.scope.is_limited() && token.scope.holds_caller(service)
     })
 }
 
-fn token_ends(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let now = picture.now;
-    let ending = about_tokens(picture).filter_map(|token| Some((token, token.ends_soon(now)?)));
+fn token_ends(input: &DoctorInput) -> Vec<v1::Finding> {
+    let now = input.now;
+    let ending = about_tokens(input).filter_map(|token| Some((token, token.ends_soon(now)?)));
     let found = ending.map(|(token, end)| {
         let role = token.wire.role().as_str_name().trim_start_matches("ROLE_").to_ascii_lowercase();
         let at = prost_types::Timestamp { nanos: 0, ..end.into() };
@@ -87,7 +87,7 @@ fn roughly(left: Duration) -> String {
     if hours < 48 { many(hours as usize, "hour") } else { many(hours as usize / 24, "day") }
 }
 
-fn reload_fails(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let refused = picture.certificate.iter().filter_map(|certificate| certificate.refused.as_ref());
+fn reload_fails(input: &DoctorInput) -> Vec<v1::Finding> {
+    let refused = input.certificate.iter().filter_map(|certificate| certificate.refused.as_ref());
     refused.map(|why| finding(codes::CERTIFICATE_NOT_RELOADED, "", why.clone())).collect()
 }

@@ -75,7 +75,7 @@ struct DoctorInput {
     replicas_wanted: Option<u32>,
     last_export: Option<SystemTime>,
     /// Services that this replica rejected recently.
-    turned_away: Vec<RejectedClient>,
+    rejected: Vec<RejectedClient>,
     store_is_full: bool,
     /// `None` without TLS.
     certificate: Option<crate::doctor::listeners::ListenerCertificate>,
@@ -112,10 +112,10 @@ pub(crate) async fn diagnose(
         request.window.map_or(Ok(RateWindow::Minute), |window| RateWindow::read("window", Some(window)))?;
     let cluster = doctor.cluster.clone();
     let doctor = doctor.clone();
-    cluster.aside(move |_| Ok(picture(&doctor, request.service, window).diagnosis())).await
+    cluster.aside(move |_| Ok(input(&doctor, request.service, window).diagnosis())).await
 }
 
-fn picture(doctor: &Doctor, service: String, window: RateWindow) -> DoctorInput {
+fn input(doctor: &Doctor, service: String, window: RateWindow) -> DoctorInput {
     let table = doctor.cluster.fleet.table();
     let now = SystemTime::now();
     let sessions = doctor.cluster.fleet.hub.clients("", "");
@@ -130,7 +130,7 @@ fn picture(doctor: &Doctor, service: String, window: RateWindow) -> DoctorInput 
         started: doctor.cluster.peers.started_at(),
         replicas_wanted: doctor.replicas_wanted,
         last_export: doctor.cluster.peers.last_export(),
-        turned_away: doctor.cluster.access.rejected.recent(now),
+        rejected: doctor.cluster.access.rejected.recent(now),
         store_is_full: doctor.cluster.fleet.state.store.is_full(),
         certificate,
         clients: doctor.cluster.fleet.hub.described(sessions, &table, LISTED).collect(),
@@ -216,25 +216,25 @@ impl DoctorInput {
     fn by_service(
         &self,
         known: FindingCode,
-        is_so: impl Fn(&v1::Client) -> Option<String>,
+        problem_of: impl Fn(&v1::Client) -> Option<String>,
     ) -> Vec<v1::Finding> {
         let mut services: BTreeMap<&str, (usize, String)> = BTreeMap::new();
         for client in self.clients() {
-            if let Some(how) = is_so(client) {
+            if let Some(how) = problem_of(client) {
                 let (count, _) = services.entry(service_of(client)).or_insert_with(|| {
                     (0, format!("{}: {how}", client.identity.as_ref().map_or("", |it| it.instance.as_str())))
                 });
                 *count += 1;
             }
         }
-        let told = services.into_iter().map(|(service, (count, example))| {
+        let findings = services.into_iter().map(|(service, (count, example))| {
             let message = match count {
                 1 => example,
                 _ => format!("{count} processes, one of them {example}"),
             };
             finding(known, service, message)
         });
-        told.collect()
+        findings.collect()
     }
 }
 

@@ -25,32 +25,32 @@ pub(crate) const CHECKS: &[Check] = &[
     Check { what: "the clocks of the replicas agree", scope: count, find: clocks_differ },
 ];
 
-fn count(picture: &DoctorInput) -> String {
-    many(picture.replicas.len(), "replica")
+fn count(input: &DoctorInput) -> String {
+    many(input.replicas.len(), "replica")
 }
 
-fn unheard(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let unheard = picture.replicas.iter().filter(|replica| !replica.problem.is_empty());
-    let told = unheard.map(|v1::Replica { id, address, problem, unheard_since, .. }| {
-        let since = unheard_since.and_then(|since| SystemTime::try_from(since).ok()).unwrap_or(picture.now);
-        let ago = age(since, picture.now);
+fn unheard(input: &DoctorInput) -> Vec<v1::Finding> {
+    let unheard = input.replicas.iter().filter(|replica| !replica.problem.is_empty());
+    let findings = unheard.map(|v1::Replica { id, address, problem, unheard_since, .. }| {
+        let since = unheard_since.and_then(|since| SystemTime::try_from(since).ok()).unwrap_or(input.now);
+        let ago = age(since, input.now);
         finding(codes::REPLICA_UNHEARD, id, format!("{address} has been unreachable for {ago}: {problem}"))
     });
-    told.collect()
+    findings.collect()
 }
 
-fn wanted(picture: &DoctorInput) -> String {
-    match picture.replicas_wanted {
-        Some(wanted) => format!("{} of {wanted}", count(picture)),
-        None => format!("{}; --replicas is not set", count(picture)),
+fn wanted(input: &DoctorInput) -> String {
+    match input.replicas_wanted {
+        Some(wanted) => format!("{} of {wanted}", count(input)),
+        None => format!("{}; --replicas is not set", count(input)),
     }
 }
 
-fn missing(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let there = picture.replicas.len();
-    let wanted = picture.replicas_wanted.filter(|wanted| there < *wanted as usize && !picture.is_settling());
+fn missing(input: &DoctorInput) -> Vec<v1::Finding> {
+    let there = input.replicas.len();
+    let wanted = input.replicas_wanted.filter(|wanted| there < *wanted as usize && !input.is_settling());
     let found = wanted.map(|wanted| {
-        let message = format!("{} of {wanted} known: {}", there, names(&picture.replicas));
+        let message = format!("{} of {wanted} known: {}", there, names(&input.replicas));
         finding(codes::REPLICA_MISSING, "", message)
     });
     found.into_iter().collect()
@@ -64,27 +64,27 @@ fn names(replicas: &[v1::Replica]) -> String {
         .join(", ")
 }
 
-fn exported(picture: &DoctorInput) -> String {
-    match picture.last_export {
-        Some(at) => format!("last {} ago", age(at, picture.now)),
+fn exported(input: &DoctorInput) -> String {
+    match input.last_export {
+        Some(at) => format!("last {} ago", age(at, input.now)),
         None => "none since this replica started".to_owned(),
     }
 }
 
 /// Without rules and guards there is no finding.
-fn export_old(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let since = picture.last_export.unwrap_or(picture.started);
-    let is_old = picture.now.duration_since(since).is_ok_and(|age| age >= EXPORT_EVERY);
-    let is_empty = picture.table.iter().next().is_none() && picture.table.guards().iter().next().is_none();
+fn export_old(input: &DoctorInput) -> Vec<v1::Finding> {
+    let since = input.last_export.unwrap_or(input.started);
+    let is_old = input.now.duration_since(since).is_ok_and(|age| age >= EXPORT_EVERY);
+    let is_empty = input.table.iter().next().is_none() && input.table.guards().iter().next().is_none();
     if !is_old || is_empty {
         return Vec::new();
     }
-    let days = picture.now.duration_since(since).unwrap_or_default().as_secs() / (24 * 3600);
+    let days = input.now.duration_since(since).unwrap_or_default().as_secs() / (24 * 3600);
     vec![finding(codes::EXPORT_OLD, "", format!("no export for {days} days"))]
 }
 
-fn clocks_differ(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let differs = picture.replicas.iter().filter_map(|replica| {
+fn clocks_differ(input: &DoctorInput) -> Vec<v1::Finding> {
+    let differs = input.replicas.iter().filter_map(|replica| {
         let offset = replica.clock_offset?;
         let seconds = offset.seconds as f64 + f64::from(offset.nanos) / 1e9;
         (seconds.abs() > CLOCKS_AGREE.as_secs_f64()).then_some((replica, seconds))
@@ -97,13 +97,13 @@ fn clocks_differ(picture: &DoctorInput) -> Vec<v1::Finding> {
     found.collect()
 }
 
-fn behind(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let own = picture.table.revision();
-    let long = picture
+fn behind(input: &DoctorInput) -> Vec<v1::Finding> {
+    let own = input.table.revision();
+    let long = input
         .apart
         .iter()
-        .filter(|apart| picture.now.duration_since(apart.since).is_ok_and(|since| since >= APART_FOR));
-    let told = long.map(|apart| {
+        .filter(|apart| input.now.duration_since(apart.since).is_ok_and(|since| since >= APART_FOR));
+    let findings = long.map(|apart| {
         let there = apart.revision;
         let message = match there < own {
             true => format!("it is at revision {there}, this replica at {own}"),
@@ -111,5 +111,5 @@ fn behind(picture: &DoctorInput) -> Vec<v1::Finding> {
         };
         finding(codes::REPLICA_BEHIND, &apart.id, message)
     });
-    told.collect()
+    findings.collect()
 }

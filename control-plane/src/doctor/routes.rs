@@ -37,14 +37,14 @@ pub(crate) const CHECKS: &[Check] = &[
 
 /// Returns a finding for each route with a message.
 fn each(
-    picture: &DoctorInput,
+    input: &DoctorInput,
     known: damper_core::lint::codes::FindingCode,
-    say: impl Fn(&v1::RouteStats) -> Option<String>,
+    message_of: impl Fn(&v1::RouteStats) -> Option<String>,
 ) -> Vec<v1::Finding> {
-    let told = picture.rows().filter_map(|RouteSummary { route, stats }| {
-        Some(finding(known, &route.names().join(" "), say(stats)?))
+    let findings = input.rows().filter_map(|RouteSummary { route, stats }| {
+        Some(finding(known, &route.names().join(" "), message_of(stats)?))
     });
-    told.collect()
+    findings.collect()
 }
 
 /// True if the rate would make enough calls in a minute; shorter windows need fewer calls.
@@ -53,39 +53,39 @@ fn enough(stats: &v1::RouteStats) -> bool {
 }
 
 /// Formats the window.
-fn last(picture: &DoctorInput) -> String {
-    match picture.window {
+fn last(input: &DoctorInput) -> String {
+    match input.window {
         RateWindow::Minute => "the last minute".to_owned(),
         window => format!("the last {} s", window.length().as_secs()),
     }
 }
 
-fn storms(picture: &DoctorInput) -> Vec<v1::Finding> {
-    each(picture, codes::RETRY_STORM, |stats| storm(picture, stats).filter(|_| stats.awaited_kill.is_none()))
+fn storms(input: &DoctorInput) -> Vec<v1::Finding> {
+    each(input, codes::RETRY_STORM, |stats| storm(input, stats).filter(|_| stats.awaited_kill.is_none()))
 }
 
 /// The rates of the window still show a retry storm that a kill has just stopped.
-fn stopped(picture: &DoctorInput) -> Vec<v1::Finding> {
-    each(picture, codes::STORM_STOPPED, |stats| {
+fn stopped(input: &DoctorInput) -> Vec<v1::Finding> {
+    each(input, codes::STORM_STOPPED, |stats| {
         let kill = convert::pattern(stats.awaited_kill.as_ref()?).ok()?;
-        let storm = storm(picture, stats)?;
+        let storm = storm(input, stats)?;
         Some(format!("stopped by kill {kill}, verifying; {storm}"))
     })
 }
 
 /// Describes the load if it is a retry storm.
-fn storm(picture: &DoctorInput, stats: &v1::RouteStats) -> Option<String> {
+fn storm(input: &DoctorInput, stats: &v1::RouteStats) -> Option<String> {
     let v1::RouteStats { amplification, calls_per_s, attempts_per_s, .. } = stats;
     (enough(stats) && *amplification > STORM).then(|| {
         format!(
             "{amplification:.2} attempts per call over {}: {attempts_per_s:.1}/s for {calls_per_s:.1} calls/s",
-            last(picture)
+            last(input)
         )
     })
 }
 
-fn breakers(picture: &DoctorInput) -> Vec<v1::Finding> {
-    each(picture, codes::BREAKER_REFUSES, |stats| {
+fn breakers(input: &DoctorInput) -> Vec<v1::Finding> {
+    each(input, codes::BREAKER_REFUSES, |stats| {
         let v1::RouteStats { breaker_refuses, clients, window_failures, window_successes, .. } = stats;
         (*breaker_refuses > 0).then(|| {
             format!(
@@ -97,8 +97,8 @@ fn breakers(picture: &DoctorInput) -> Vec<v1::Finding> {
     })
 }
 
-fn deadlines(picture: &DoctorInput) -> Vec<v1::Finding> {
-    each(picture, codes::TIME_RUNS_OUT, |stats| {
+fn deadlines(input: &DoctorInput) -> Vec<v1::Finding> {
+    each(input, codes::TIME_RUNS_OUT, |stats| {
         let out = stats.fates.iter().filter(|ended| ended.fate() == v1::Fate::Deadline && !ended.would);
         let out: f64 = out.map(|ended| ended.per_s).sum();
         (enough(stats) && out > LATE * stats.calls_per_s).then(|| {
@@ -112,24 +112,24 @@ fn deadlines(picture: &DoctorInput) -> Vec<v1::Finding> {
     })
 }
 
-fn budgets(picture: &DoctorInput) -> Vec<v1::Finding> {
-    each(picture, codes::BUDGET_USED_UP, |stats| {
+fn budgets(input: &DoctorInput) -> Vec<v1::Finding> {
+    each(input, codes::BUDGET_USED_UP, |stats| {
         let v1::RouteStats { budget_refuses, clients, .. } = stats;
         (*budget_refuses > 0)
             .then(|| format!("exhausted in {budget_refuses} of {}", many(*clients as usize, "process")))
     })
 }
 
-fn circuits(picture: &DoctorInput) -> Vec<v1::Finding> {
-    each(picture, codes::CIRCUIT_NOT_CLOSED, |stats| {
+fn circuits(input: &DoctorInput) -> Vec<v1::Finding> {
+    each(input, codes::CIRCUIT_NOT_CLOSED, |stats| {
         let v1::RouteStats { circuit_open, clients, .. } = stats;
         (*circuit_open > 0)
             .then(|| format!("not closed in {circuit_open} of {}", many(*clients as usize, "process")))
     })
 }
 
-fn outer_loops(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let told = picture.rows().filter(|row| row.stats.outer_loop_calls_per_s > 0.0).map(|row| {
+fn outer_loops(input: &DoctorInput) -> Vec<v1::Finding> {
+    let findings = input.rows().filter(|row| row.stats.outer_loop_calls_per_s > 0.0).map(|row| {
         let caller = &row.route.caller_service;
         let rate = row.stats.outer_loop_calls_per_s;
         let share = percent(rate / row.stats.calls_per_s.max(f64::MIN_POSITIVE));
@@ -138,21 +138,21 @@ fn outer_loops(picture: &DoctorInput) -> Vec<v1::Finding> {
         );
         finding(codes::OUTER_LOOP, &row.route.names().join(" "), message)
     });
-    told.collect()
+    findings.collect()
 }
 
-fn served(picture: &DoctorInput) -> impl Iterator<Item = (String, &v1::ServedRates)> {
-    let served = picture.served.iter().filter(|((service, _), _)| picture.is_about(service));
+fn served(input: &DoctorInput) -> impl Iterator<Item = (String, &v1::ServedRates)> {
+    let served = input.served.iter().filter(|((service, _), _)| input.is_about(service));
     served.map(|((service, method), rates)| (format!("* * {service} {method}"), rates))
 }
 
-fn served_scope(picture: &DoctorInput) -> String {
-    format!("{} served", many(served(picture).count(), "method"))
+fn served_scope(input: &DoctorInput) -> String {
+    format!("{} served", many(served(input).count(), "method"))
 }
 
-fn foreign_repeats(picture: &DoctorInput) -> Vec<v1::Finding> {
+fn foreign_repeats(input: &DoctorInput) -> Vec<v1::Finding> {
     let mut found = Vec::new();
-    for (subject, rates) in served(picture) {
+    for (subject, rates) in served(input) {
         for (known, who, rate) in [
             (codes::REPEATS_BY_GRPC, "gRPC clients", rates.grpc_repeats_per_s),
             (codes::REPEATS_BY_ENVOY, "Envoy", rates.envoy_repeats_per_s),
@@ -167,22 +167,22 @@ fn foreign_repeats(picture: &DoctorInput) -> Vec<v1::Finding> {
     found
 }
 
-fn shed(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let shedding = served(picture).filter(|(_, rates)| rates.shed_repeats_per_s > 0.0);
-    let told = shedding.map(|(subject, rates)| {
+fn shed(input: &DoctorInput) -> Vec<v1::Finding> {
+    let shedding = served(input).filter(|(_, rates)| rates.shed_repeats_per_s > 0.0);
+    let findings = shedding.map(|(subject, rates)| {
         let v1::ServedRates { shed_repeats_per_s, first_sends_per_s, .. } = rates;
         let message =
             format!("blocks {shed_repeats_per_s:.2} retries/s, at {first_sends_per_s:.2} first attempts/s");
         finding(codes::REPEATS_SHED, &subject, message)
     });
-    told.collect()
+    findings.collect()
 }
 
-fn lost_contexts(picture: &DoctorInput) -> Vec<v1::Finding> {
-    each(picture, codes::CONTEXT_LOST, |stats| {
+fn lost_contexts(input: &DoctorInput) -> Vec<v1::Finding> {
+    each(input, codes::CONTEXT_LOST, |stats| {
         let lost = 1.0 - stats.chain_coverage;
         let since = if enough(stats) {
-            format!("of {}", last(picture))
+            format!("of {}", last(input))
         } else {
             "since the processes started".to_owned()
         };
@@ -191,43 +191,43 @@ fn lost_contexts(picture: &DoctorInput) -> Vec<v1::Finding> {
     })
 }
 
-fn unknown_callees(picture: &DoctorInput) -> Vec<v1::Finding> {
-    if picture.is_settling() {
+fn unknown_callees(input: &DoctorInput) -> Vec<v1::Finding> {
+    if input.is_settling() {
         return Vec::new();
     }
-    let connected = picture.connected();
+    let connected = input.connected();
     let mut callees: Vec<(&str, &str)> =
-        picture.rows().map(|row| (&*row.route.callee_service, &*row.route.caller_service)).collect();
+        input.rows().map(|row| (&*row.route.callee_service, &*row.route.caller_service)).collect();
     callees.sort_unstable();
     callees.dedup_by_key(|(callee, _)| *callee);
     let unknown = callees.into_iter().filter(|(callee, _)| !connected.contains(callee));
-    let told = unknown.map(|(callee, caller)| {
+    let findings = unknown.map(|(callee, caller)| {
         let message = format!("no process of {callee} is connected, and {caller} calls it");
-        match meant(picture, callee) {
-            Some(meant) => {
+        match intended_callee(input, callee) {
+            Some(intended) => {
                 let message =
-                    format!("{message}; did you mean {meant}, which is connected and serves its methods?");
+                    format!("{message}; did you mean {intended}, which is connected and serves its methods?");
                 finding(codes::CALLEE_MISSPELT, callee, message)
             }
             None => finding(codes::CALLEE_UNKNOWN, callee, message),
         }
     });
-    told.collect()
+    findings.collect()
 }
 
 /// Returns the connected service that serves every method called on this callee; of several the nearest name.
-fn meant<'a>(picture: &'a DoctorInput, callee: &str) -> Option<&'a str> {
+fn intended_callee<'a>(input: &'a DoctorInput, callee: &str) -> Option<&'a str> {
     // Every server has gRPC's own methods, such as health.
     let is_own = |method: &str| !method.starts_with("grpc.") && method != OTHER_METHOD;
-    let to_callee = picture.rows.iter().filter(|row| &*row.route.callee_service == callee);
+    let to_callee = input.rows.iter().filter(|row| &*row.route.callee_service == callee);
     let called: BTreeSet<&str> =
         to_callee.map(|row| &*row.route.callee_method).filter(|method| is_own(method)).collect();
     if called.is_empty() {
         return None;
     }
-    let connected = picture.connected();
+    let connected = input.connected();
     let mut serving: BTreeMap<&str, usize> = BTreeMap::new();
-    for ((service, method), _) in &picture.served {
+    for ((service, method), _) in &input.served {
         if called.contains(&**method) && connected.contains(&**service) {
             *serving.entry(service).or_default() += 1;
         }
@@ -236,8 +236,8 @@ fn meant<'a>(picture: &'a DoctorInput, callee: &str) -> Option<&'a str> {
     whole.map(|(service, _)| service).min_by_key(|service| reach::distance(callee, service))
 }
 
-fn without_rule(picture: &DoctorInput) -> Vec<v1::Finding> {
-    each(picture, codes::FAILING_WITHOUT_RULE, |stats| {
+fn without_rule(input: &DoctorInput) -> Vec<v1::Finding> {
+    each(input, codes::FAILING_WITHOUT_RULE, |stats| {
         (stats.rule.is_none() && enough(stats) && stats.error_share >= FAILING).then(|| {
             let v1::RouteStats { error_share, calls_per_s, .. } = stats;
             format!("{} of {calls_per_s:.1} calls/s fail, and no rule applies", percent(*error_share))

@@ -33,13 +33,13 @@ pub(crate) const CHECKS: &[Check] = &[
 ];
 
 /// The readable rules of the diagnosis: those that name the service or match one of its routes.
-fn rules(picture: &DoctorInput) -> impl Iterator<Item = (&Arc<StoredRule>, &Arc<Rule>)> {
-    let matching = matching(picture.rows());
-    let read = picture.table.iter().filter_map(|(_, stored)| Some((stored, stored.rule.as_ref()?)));
+fn rules(input: &DoctorInput) -> impl Iterator<Item = (&Arc<StoredRule>, &Arc<Rule>)> {
+    let matching = matching(input.rows());
+    let read = input.table.iter().filter_map(|(_, stored)| Some((stored, stored.rule.as_ref()?)));
     read.filter(move |(_, rule)| {
         let pattern = rule.pattern();
-        let names = |part: &Part| matches!(part, Part::Exact(name) if *name == picture.service);
-        picture.service.is_empty()
+        let names = |part: &Part| matches!(part, Part::Exact(name) if *name == input.service);
+        input.service.is_empty()
             || names(&pattern.caller_service)
             || names(&pattern.callee_service)
             || matching.contains(pattern)
@@ -53,54 +53,53 @@ fn matching<'a>(rows: impl Iterator<Item = &'a RouteSummary>) -> HashSet<Pattern
     keys.flat_map(|key| Pattern::candidates(&key).collect::<Vec<_>>()).collect()
 }
 
-fn count(picture: &DoctorInput) -> String {
-    many(rules(picture).count(), "rule")
+fn count(input: &DoctorInput) -> String {
+    many(rules(input).count(), "rule")
 }
 
-fn without_routes(picture: &DoctorInput) -> Vec<v1::Finding> {
+fn without_routes(input: &DoctorInput) -> Vec<v1::Finding> {
     // Without any route there is no evidence about rules.
-    if picture.rows.is_empty() {
+    if input.rows.is_empty() {
         return Vec::new();
     }
-    let matching = matching(picture.rows.iter().map(|row| &**row));
-    let told = rules(picture).filter(|(_, rule)| !matching.contains(rule.pattern())).map(|(_, rule)| {
-        let message = format!("none of {} that processes report matches", many(picture.rows.len(), "route"));
+    let matching = matching(input.rows.iter().map(|row| &**row));
+    let findings = rules(input).filter(|(_, rule)| !matching.contains(rule.pattern())).map(|(_, rule)| {
+        let message = format!("none of {} that processes report matches", many(input.rows.len(), "route"));
         finding(codes::MATCHES_NOTHING, &rule.pattern().to_string(), message)
     });
-    told.collect()
+    findings.collect()
 }
 
-fn observed(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let told = rules(picture).filter(|(_, rule)| rule.policy().mode == Mode::Observe).filter_map(
-        |(stored, rule)| {
+fn observed(input: &DoctorInput) -> Vec<v1::Finding> {
+    let findings =
+        rules(input).filter(|(_, rule)| rule.policy().mode == Mode::Observe).filter_map(|(stored, rule)| {
             let since = SystemTime::try_from(stored.wire.updated_at?).ok()?;
-            let age = picture.now.duration_since(since).ok().filter(|age| *age > OBSERVED_FOR)?;
+            let age = input.now.duration_since(since).ok().filter(|age| *age > OBSERVED_FOR)?;
             let days = age.as_secs() / (24 * 3600);
             let message = format!("has been in observe for at least {days} days");
             Some(finding(codes::OBSERVED_FOR_LONG, &rule.pattern().to_string(), message))
-        },
-    );
-    told.collect()
+        });
+    findings.collect()
 }
 
-fn mode_gone(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let told = rules(picture).filter_map(|(stored, rule)| {
+fn mode_gone(input: &DoctorInput) -> Vec<v1::Finding> {
+    let findings = rules(input).filter_map(|(stored, rule)| {
         let breaker = stored.wire.policy.as_ref()?.retry_breaker.as_ref()?;
         let message = || "its retry breaker was stored as adaptive and uses credit".to_owned();
         let subject = rule.pattern().to_string();
         (breaker.mode == convert::ADAPTIVE).then(|| finding(codes::BREAKER_MODE_GONE, &subject, message()))
     });
-    told.collect()
+    findings.collect()
 }
 
-fn small_callers(picture: &DoctorInput) -> Vec<v1::Finding> {
+fn small_callers(input: &DoctorInput) -> Vec<v1::Finding> {
     let is_limited = |key: &RouteKey| {
-        let limits = picture.table.guards().of_route(key).filter_map(|stored| stored.guard.as_ref());
+        let limits = input.table.guards().of_route(key).filter_map(|stored| stored.guard.as_ref());
         limits.filter_map(|guard| guard.ceiling().repeat_limit).any(|limit| limit.mode == Mode::Enforce)
     };
     // The route with the most processes of each callee.
     let mut callees = BTreeMap::<String, &v1::RouteStats>::new();
-    for RouteSummary { route, stats } in picture.rows().filter(|row| row.stats.mode() == v1::Mode::Enforce) {
+    for RouteSummary { route, stats } in input.rows().filter(|row| row.stats.mode() == v1::Mode::Enforce) {
         let is_rare = stats.calls_per_s < RARE_CALLS_PER_S * f64::from(stats.clients);
         let key = route.key().filter(|_| stats.clients >= MANY_CALLERS && is_rare);
         let Some(key) = key.filter(|key| !is_limited(key)) else { continue };
@@ -109,17 +108,17 @@ fn small_callers(picture: &DoctorInput) -> Vec<v1::Finding> {
             *most = stats;
         }
     }
-    let told = callees.into_iter().map(|(callee, stats)| {
+    let findings = callees.into_iter().map(|(callee, stats)| {
         let v1::RouteStats { clients, calls_per_s, .. } = stats;
         let message = format!(
             "{clients} processes make {calls_per_s:.1} calls/s together, and no repeat limit is enforced"
         );
         finding(codes::SMALL_CALLERS_UNLIMITED, &format!("* * {callee} *"), message)
     });
-    told.collect()
+    findings.collect()
 }
 
-fn cut(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let guards = picture.table.guards();
-    rules(picture).flat_map(|(_, rule)| crate::write::findings::cuts(guards, rule)).collect()
+fn cut(input: &DoctorInput) -> Vec<v1::Finding> {
+    let guards = input.table.guards();
+    rules(input).flat_map(|(_, rule)| crate::write::findings::cuts(guards, rule)).collect()
 }

@@ -16,14 +16,14 @@ pub(crate) const CHECKS: &[Check] = &[
     Check { what: "no client holds more than the store", scope: DoctorInput::count_of_clients, find: held },
 ];
 
-fn entries(picture: &DoctorInput) -> String {
-    format!("revision {} of {}", picture.table.revision(), picture.table.epoch())
+fn entries(input: &DoctorInput) -> String {
+    format!("revision {} of {}", input.table.revision(), input.table.epoch())
 }
 
-fn unaccepted(picture: &DoctorInput) -> Vec<v1::Finding> {
-    let table = &picture.table;
+fn unaccepted(input: &DoctorInput) -> Vec<v1::Finding> {
+    let table = &input.table;
     let found = table.unaccepted.iter().map(|found| {
-        let since = age(found.since, picture.now);
+        let since = age(found.since, input.now);
         let (there, known) = (found.entries, table.entries());
         let problem = &found.problem;
         let message = format!(
@@ -34,15 +34,15 @@ fn unaccepted(picture: &DoctorInput) -> Vec<v1::Finding> {
     found.collect()
 }
 
-fn full(picture: &DoctorInput) -> Vec<v1::Finding> {
+fn full(input: &DoctorInput) -> Vec<v1::Finding> {
     let message = || "the disk is full: all changes but kills and removals are rejected".to_owned();
-    picture.store_is_full.then(|| finding(codes::STORE_FULL, "", message())).into_iter().collect()
+    input.store_is_full.then(|| finding(codes::STORE_FULL, "", message())).into_iter().collect()
 }
 
-fn held(picture: &DoctorInput) -> Vec<v1::Finding> {
-    picture.by_service(codes::CLIENT_HELD, |client| {
+fn held(input: &DoctorInput) -> Vec<v1::Finding> {
+    input.by_service(codes::CLIENT_HELD, |client| {
         let since = client.connected_at.and_then(|at| SystemTime::try_from(at).ok())?;
-        let is_settled = picture.now.duration_since(since).is_ok_and(|since| since >= HELD_FOR);
+        let is_settled = input.now.duration_since(since).is_ok_and(|since| since >= HELD_FOR);
         (client.held && is_settled).then(|| {
             let address = &client.address;
             format!("keeps rules of another store or of a later revision ({address})")

@@ -10,8 +10,8 @@ use damper_store::{Entry, StoreContents};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A picture with one rule in this mode that was written so long ago, and nobody connected.
-fn picture(mode: v1::Mode, ago: Duration) -> DoctorInput {
+/// A input with one rule in this mode that was written so long ago, and nobody connected.
+fn input(mode: v1::Mode, ago: Duration) -> DoctorInput {
     let now = SystemTime::UNIX_EPOCH + 20_000 * DAY;
     let pattern = Pattern::parse("shop", "*", "stock", "s.S/Get").unwrap();
     let retry = v1::Retry { max_attempts: Some(3), ..Default::default() };
@@ -42,14 +42,14 @@ fn picture(mode: v1::Mode, ago: Duration) -> DoctorInput {
         lags_after: Duration::from_secs(10),
         replicas: Vec::new(),
         apart: Vec::new(),
-        turned_away: Vec::new(),
+        rejected: Vec::new(),
         store_is_full: false,
         certificate: None,
     }
 }
 
-fn codes(picture: &DoctorInput) -> Vec<String> {
-    picture.diagnosis().findings.into_iter().map(|finding| finding.code).collect()
+fn codes(input: &DoctorInput) -> Vec<String> {
+    input.diagnosis().findings.into_iter().map(|finding| finding.code).collect()
 }
 
 fn client(service: &str, n: usize) -> v1::Client {
@@ -63,7 +63,7 @@ fn client(service: &str, n: usize) -> v1::Client {
 
 #[test]
 fn a_rule_is_observed_for_long_after_a_week_and_only_in_observe() {
-    let long = |mode, ago| codes(&picture(mode, ago)).contains(&"observed_for_long".to_owned());
+    let long = |mode, ago| codes(&input(mode, ago)).contains(&"observed_for_long".to_owned());
     assert!(long(v1::Mode::Observe, 8 * DAY));
     assert!(!long(v1::Mode::Observe, 6 * DAY));
     assert!(!long(v1::Mode::Enforce, 8 * DAY));
@@ -71,40 +71,40 @@ fn a_rule_is_observed_for_long_after_a_week_and_only_in_observe() {
 
 #[test]
 fn full_store_is_a_danger() {
-    let mut picture = picture(v1::Mode::Enforce, DAY);
-    assert!(!codes(&picture).contains(&"store_full".to_owned()));
-    picture.store_is_full = true;
-    let findings = picture.diagnosis().findings;
+    let mut input = input(v1::Mode::Enforce, DAY);
+    assert!(!codes(&input).contains(&"store_full".to_owned()));
+    input.store_is_full = true;
+    let findings = input.diagnosis().findings;
     assert_eq!((&*findings[0].code, findings[0].severity()), ("store_full", v1::Severity::Danger));
 }
 
 #[test]
 fn a_store_that_is_away_is_the_first_thing_told() {
-    let mut picture = picture(v1::Mode::Enforce, DAY);
-    let mut table = Snapshot::clone(&picture.table);
-    table.stale_since = Some(picture.now - Duration::from_secs(90));
-    picture.table = Arc::new(table);
-    let findings = picture.diagnosis().findings;
+    let mut input = input(v1::Mode::Enforce, DAY);
+    let mut table = Snapshot::clone(&input.table);
+    table.stale_since = Some(input.now - Duration::from_secs(90));
+    input.table = Arc::new(table);
+    let findings = input.diagnosis().findings;
     assert_eq!(findings[0].code, "store_stale");
     assert!(findings[0].message.contains("90s"), "{findings:?}");
 }
 
 #[test]
 fn clients_that_do_not_run_on_live_rules_are_told_once_they_had_time() {
-    let mut picture = picture(v1::Mode::Enforce, DAY);
-    let connected = |seconds| Some((picture.now - Duration::from_secs(seconds)).into());
+    let mut input = input(v1::Mode::Enforce, DAY);
+    let connected = |seconds| Some((input.now - Duration::from_secs(seconds)).into());
     let stale = |n, source: v1::Source, seconds| v1::Client {
         source: source.into(),
         connected_at: connected(seconds),
         ..client("shop", n)
     };
-    picture.clients = vec![
+    input.clients = vec![
         stale(1, v1::Source::LastKnownGood, 60),
         stale(2, v1::Source::BuiltIn, 60),
         stale(3, v1::Source::LastKnownGood, 5),
         stale(4, v1::Source::Live, 60),
     ];
-    let findings = picture.diagnosis().findings;
+    let findings = input.diagnosis().findings;
     let found: Vec<_> = findings.iter().filter(|finding| finding.code == "not_live").collect();
     assert_eq!(found.len(), 1);
     let says = "2 processes, one of them shop-1: runs on the last known good rules";
@@ -113,11 +113,11 @@ fn clients_that_do_not_run_on_live_rules_are_told_once_they_had_time() {
 
 #[test]
 fn an_answer_is_bounded_and_says_what_was_left_out() {
-    let mut picture = picture(v1::Mode::Enforce, DAY);
-    picture.clients = (0..1500)
+    let mut input = input(v1::Mode::Enforce, DAY);
+    input.clients = (0..1500)
         .map(|n| v1::Client { override_mode: v1::Mode::Off.into(), ..client(&format!("s{n}"), 1) })
         .collect();
-    let findings = picture.diagnosis().findings;
+    let findings = input.diagnosis().findings;
     assert_eq!(findings.len(), 1_000);
     let last = findings.last().unwrap();
     assert_eq!((last.code.as_str(), last.message.as_str()), ("more_findings", "and 501 more findings"));
@@ -135,13 +135,12 @@ fn row(caller: &str, callee: &str, method: &str) -> Arc<RouteSummary> {
 
 #[test]
 fn a_callee_whose_methods_another_one_serves_is_misspelt() {
-    let mut picture = picture(v1::Mode::Enforce, DAY);
-    picture.clients = vec![client("shop", 1), client("price", 1), client("prices", 1)];
+    let mut input = input(v1::Mode::Enforce, DAY);
+    input.clients = vec![client("shop", 1), client("price", 1), client("prices", 1)];
     let serves = |service: &str, method: &str| ((service.into(), method.into()), v1::ServedRates::default());
-    picture.served =
-        vec![serves("price", "a.P/Get"), serves("price", "a.P/List"), serves("prices", "a.P/Get")];
-    picture.rows = [row("shop", "prise", "a.P/Get"), row("shop", "prise", "a.P/List")].into();
-    let found = picture.diagnosis().findings;
+    input.served = vec![serves("price", "a.P/Get"), serves("price", "a.P/List"), serves("prices", "a.P/Get")];
+    input.rows = [row("shop", "prise", "a.P/Get"), row("shop", "prise", "a.P/List")].into();
+    let found = input.diagnosis().findings;
     let misspelt = found.iter().find(|finding| finding.code == "callee_misspelt").expect("it is found");
     assert_eq!((misspelt.subject.as_str(), misspelt.severity()), ("prise", v1::Severity::Warning));
     assert!(misspelt.message.contains("did you mean price"), "{misspelt:?}");
@@ -149,9 +148,9 @@ fn a_callee_whose_methods_another_one_serves_is_misspelt() {
 
     // It is another service if it has a method that price has not, or only what every server has.
     for methods in [vec!["a.P/Get", "a.P/Put"], vec!["grpc.health.v1.Health/Check"]] {
-        picture.rows = methods.iter().map(|method| row("shop", "prise", method)).collect();
-        picture.served.push(serves("price", "grpc.health.v1.Health/Check"));
-        let codes = codes(&picture);
+        input.rows = methods.iter().map(|method| row("shop", "prise", method)).collect();
+        input.served.push(serves("price", "grpc.health.v1.Health/Check"));
+        let codes = codes(&input);
         assert!(codes.contains(&"callee_unknown".to_owned()), "{codes:?}");
         assert!(!codes.contains(&"callee_misspelt".to_owned()), "{codes:?}");
     }
@@ -159,85 +158,85 @@ fn a_callee_whose_methods_another_one_serves_is_misspelt() {
 
 #[test]
 fn nobody_is_missed_while_clients_connect_to_a_server_that_has_started() {
-    let mut picture = picture(v1::Mode::Enforce, DAY);
-    picture.rows = [row("shop", "stock", "a.S/Get")].into();
-    picture.replicas_wanted = Some(2);
-    let missed = |picture: &DoctorInput| {
-        let all = codes(picture).into_iter();
+    let mut input = input(v1::Mode::Enforce, DAY);
+    input.rows = [row("shop", "stock", "a.S/Get")].into();
+    input.replicas_wanted = Some(2);
+    let missed = |input: &DoctorInput| {
+        let all = codes(input).into_iter();
         all.filter(|code| ["nobody_connected", "callee_unknown", "replica_missing"].contains(&code.as_str()))
             .count()
     };
-    picture.started = picture.now - Duration::from_secs(4);
-    assert_eq!(missed(&picture), 0);
-    let checked = picture.diagnosis().checked.join("\n");
+    input.started = input.now - Duration::from_secs(4);
+    assert_eq!(missed(&input), 0);
+    let checked = input.diagnosis().checked.join("\n");
     assert!(checked.contains("this replica started 4s ago and clients are still connecting"), "{checked}");
-    picture.started = picture.now - Duration::from_secs(20);
-    assert_eq!(missed(&picture), 3);
+    input.started = input.now - Duration::from_secs(20);
+    assert_eq!(missed(&input), 3);
 }
 
 #[test]
 fn a_backup_is_old_after_a_week_without_an_export() {
-    let mut picture = picture(v1::Mode::Enforce, DAY);
-    let is_old = |picture: &DoctorInput| codes(picture).contains(&"export_old".to_owned());
-    picture.started = picture.now - 6 * DAY;
-    assert!(!is_old(&picture));
-    picture.started = picture.now - 30 * DAY;
-    assert!(is_old(&picture));
-    picture.last_export = Some(picture.now - 2 * DAY);
-    assert!(!is_old(&picture));
-    picture.last_export = Some(picture.now - 8 * DAY);
-    assert!(is_old(&picture));
-    picture.table = Arc::new(Snapshot::of(&StoreContents {
+    let mut input = input(v1::Mode::Enforce, DAY);
+    let is_old = |input: &DoctorInput| codes(input).contains(&"export_old".to_owned());
+    input.started = input.now - 6 * DAY;
+    assert!(!is_old(&input));
+    input.started = input.now - 30 * DAY;
+    assert!(is_old(&input));
+    input.last_export = Some(input.now - 2 * DAY);
+    assert!(!is_old(&input));
+    input.last_export = Some(input.now - 8 * DAY);
+    assert!(is_old(&input));
+    input.table = Arc::new(Snapshot::of(&StoreContents {
         epoch: "e".to_owned(),
         revision: 1,
         ..StoreContents::default()
     }));
-    assert!(!is_old(&picture), "there is nothing to export");
+    assert!(!is_old(&input), "there is nothing to export");
 }
 
 #[test]
 fn fewer_replicas_than_there_should_be_are_a_finding() {
-    let mut picture = picture(v1::Mode::Enforce, DAY);
+    let mut input = input(v1::Mode::Enforce, DAY);
     let replica = |id: &str| v1::Replica { id: id.to_owned(), ..v1::Replica::default() };
-    let is_missing = |picture: &DoctorInput| codes(picture).contains(&"replica_missing".to_owned());
-    picture.replicas = vec![replica("a")];
-    assert!(!is_missing(&picture), "how many there should be is not known");
-    picture.replicas_wanted = Some(2);
-    assert!(is_missing(&picture));
-    picture.replicas = vec![replica("a"), replica("b")];
-    assert!(!is_missing(&picture));
+    let is_missing = |input: &DoctorInput| codes(input).contains(&"replica_missing".to_owned());
+    input.replicas = vec![replica("a")];
+    assert!(!is_missing(&input), "how many there should be is not known");
+    input.replicas_wanted = Some(2);
+    assert!(is_missing(&input));
+    input.replicas = vec![replica("a"), replica("b")];
+    assert!(!is_missing(&input));
 }
 
 #[test]
 fn a_replica_is_told_that_is_not_heard_or_has_been_elsewhere_for_long() {
-    let mut picture = picture(v1::Mode::Enforce, DAY);
-    let since = picture.now - Duration::from_secs(30);
+    let mut input = input(v1::Mode::Enforce, DAY);
+    let since = input.now - Duration::from_secs(30);
     let (id, address) = ("b-1".to_owned(), "http://b:7600".to_owned());
     let heard = v1::Replica { id, address, ..v1::Replica::default() };
     let problem = "connection refused".to_owned();
-    picture.replicas = vec![v1::Replica { problem, unheard_since: Some(since.into()), ..heard.clone() }];
-    let found = picture.diagnosis().findings;
+    input.replicas = vec![v1::Replica { problem, unheard_since: Some(since.into()), ..heard.clone() }];
+    let found = input.diagnosis().findings;
     let unheard = found.iter().find(|finding| finding.code == "replica_unheard").unwrap();
     assert_eq!(unheard.subject, "b-1");
     assert!(unheard.message.contains("for 30s: connection refused"), "{unheard:?}");
 
-    picture.replicas = vec![heard];
+    input.replicas = vec![heard];
     let apart = |seconds| OutOfSyncPeer {
         id: "b-1".to_owned(),
         revision: 0,
-        since: picture.now - Duration::from_secs(seconds),
+        since: input.now - Duration::from_secs(seconds),
     };
     let (a_moment, long) = (apart(2), apart(20));
-    picture.apart = vec![a_moment];
-    assert!(!codes(&picture).iter().any(|code| code.starts_with("replica")));
-    picture.apart = vec![long];
-    assert!(codes(&picture).contains(&"replica_behind".to_owned()));
+    input.apart = vec![a_moment];
+    assert!(!codes(&input).iter().any(|code| code.starts_with("replica")));
+    input.apart = vec![long];
+    assert!(codes(&input).contains(&"replica_behind".to_owned()));
 }
 
 #[test]
 fn a_rule_stored_with_the_mode_that_is_gone_is_told() {
     let stored_with = |mode| {
-        let mut picture = picture(v1::Mode::Enforce, DAY);
+        let mut input = input(v1::Mode::Enforce, DAY);
         let retry_breaker = Some(v1::RetryBreaker { mode, ..Default::default() });
         let retry = Some(v1::Retry::default());
         let policy =
@@ -246,15 +245,15 @@ fn a_rule_stored_with_the_mode_that_is_gone_is_told() {
         let pattern = Pattern::parse("shop", "*", "stock", "*").unwrap();
         let entries = [(ResourceKey::Rule(pattern).key(), Entry { revision: 1, value: value.into() })].into();
         let state = StoreContents { epoch: "e".to_owned(), revision: 1, entries, ..StoreContents::default() };
-        picture.table = Arc::new(Snapshot::of(&state));
-        codes(&picture).contains(&"breaker_mode_gone".to_owned())
+        input.table = Arc::new(Snapshot::of(&state));
+        codes(&input).contains(&"breaker_mode_gone".to_owned())
     };
     assert_eq!([stored_with(2), stored_with(1), stored_with(3)], [true, false, false]);
 }
 
 #[test]
 fn many_small_callers_without_a_repeat_limit_are_told_once_for_each_callee() {
-    let mut picture = picture(v1::Mode::Enforce, DAY);
+    let mut input = input(v1::Mode::Enforce, DAY);
     let row = |method: &str, clients, calls_per_s| {
         let (route, mode) = (row("shop", "stock", method).route.clone(), v1::Mode::Enforce.into());
         Arc::new(RouteSummary {
@@ -263,8 +262,8 @@ fn many_small_callers_without_a_repeat_limit_are_told_once_for_each_callee() {
         })
     };
     let mut told = |rows: Vec<Arc<RouteSummary>>| {
-        picture.rows = rows.into();
-        let findings = picture.diagnosis().findings;
+        input.rows = rows.into();
+        let findings = input.diagnosis().findings;
         let found = findings.into_iter().filter(|finding| finding.code == "small_callers_unlimited");
         found.map(|finding| (finding.subject, finding.message)).collect::<Vec<_>>()
     };
@@ -298,30 +297,30 @@ fn endpoints_of_stock(count: u32, problem: &str) -> v1::CalleeEndpoints {
 
 #[test]
 fn an_endpoint_that_fails_is_told_of_callees_that_are_called() {
-    let mut picture = picture(v1::Mode::Enforce, DAY);
-    picture.endpoints = vec![endpoints_of_stock(3, "1 of 3 endpoints of stock fails")];
-    picture.rows = route_to_stock(1.0);
-    let findings = picture.diagnosis().findings;
+    let mut input = input(v1::Mode::Enforce, DAY);
+    input.endpoints = vec![endpoints_of_stock(3, "1 of 3 endpoints of stock fails")];
+    input.rows = route_to_stock(1.0);
+    let findings = input.diagnosis().findings;
     let told = findings.iter().find(|finding| finding.code == "endpoint_failing").unwrap();
     assert_eq!((&*told.subject, &*told.message), ("* * stock *", "1 of 3 endpoints of stock fails"));
     assert_eq!(told.severity(), v1::Severity::Warning);
-    let is_told = |picture: &DoctorInput| codes(picture).contains(&"endpoint_failing".to_owned());
-    picture.service = "shop".to_owned();
-    assert!(is_told(&picture), "it calls stock");
-    picture.service = "price".to_owned();
-    assert!(!is_told(&picture));
-    picture.service = String::new();
-    picture.rows = route_to_stock(0.0);
-    assert!(!is_told(&picture), "nobody calls it");
+    let is_told = |input: &DoctorInput| codes(input).contains(&"endpoint_failing".to_owned());
+    input.service = "shop".to_owned();
+    assert!(is_told(&input), "it calls stock");
+    input.service = "price".to_owned();
+    assert!(!is_told(&input));
+    input.service = String::new();
+    input.rows = route_to_stock(0.0);
+    assert!(!is_told(&input), "nobody calls it");
 }
 
 #[test]
 fn retries_that_can_only_meet_the_same_endpoint_are_told() {
     let is_told = |mode, count| {
-        let mut picture = picture(mode, DAY);
-        picture.endpoints = vec![endpoints_of_stock(count, "")];
-        picture.rows = route_to_stock(1.0);
-        codes(&picture).contains(&"retries_meet_one_endpoint".to_owned())
+        let mut input = input(mode, DAY);
+        input.endpoints = vec![endpoints_of_stock(count, "")];
+        input.rows = route_to_stock(1.0);
+        codes(&input).contains(&"retries_meet_one_endpoint".to_owned())
     };
     assert!(is_told(v1::Mode::Enforce, 1));
     assert!(!is_told(v1::Mode::Enforce, 2), "there is another");

@@ -72,7 +72,7 @@ type ServiceAndCluster = (String, String);
 
 /// The progress of a change.
 pub(crate) struct ConvergenceCounts {
-    pub(crate) told: v1::Convergence,
+    pub(crate) counts: v1::Convergence,
     /// The clients that left and may still return, and when the first of them no longer counts.
     pub(crate) awaited: u32,
     pub(crate) awaited_until: Option<Instant>,
@@ -119,7 +119,7 @@ impl ConvergenceTracker {
         let mut now = HashMap::with_capacity(self.seen.len());
         for session in newest(&hub.all()) {
             let asked = self.asked_of(&session.class, view);
-            if let Some(seen) = self.look_at(session, asked, view) {
+            if let Some(seen) = self.track(session, asked, view) {
                 now.insert(Names::of(session), seen);
             }
         }
@@ -169,7 +169,7 @@ impl ConvergenceTracker {
         asked
     }
 
-    fn look_at(&self, session: &ClientSession, asked: RequiredAck, view: &Snapshot) -> Option<TrackedClient> {
+    fn track(&self, session: &ClientSession, asked: RequiredAck, view: &Snapshot) -> Option<TrackedClient> {
         let progress = session.progress();
         let same_store = progress.epoch == *view.epoch();
         let acknowledged_revision = if same_store { progress.acknowledged_revision() } else { 0 };
@@ -231,7 +231,7 @@ impl ConvergenceTracker {
                 detail: detail.to_owned(),
             })
             .collect();
-        ConvergenceCounts { told: sum, awaited, awaited_until }
+        ConvergenceCounts { counts: sum, awaited, awaited_until }
     }
 }
 
@@ -252,7 +252,7 @@ impl ConvergenceCounts {
     /// True if this share of the concerned clients has the change, or if it concerns none. Clients that left
     /// for good do not count, unless all did.
     pub(crate) fn reaches(&self, share: f64) -> bool {
-        let v1::Convergence { affected, acknowledged, left, .. } = self.told;
+        let v1::Convergence { affected, acknowledged, left, .. } = self.counts;
         let of = affected - (left - self.awaited);
         let has_none = affected > 0 && acknowledged == 0;
         // Shares are decimals and counts are whole: the tolerance changes no other result.
@@ -261,7 +261,7 @@ impl ConvergenceCounts {
 
     /// True if no client is waited for, and too many cannot or will not apply the change.
     pub(crate) fn is_hopeless(&self, share: f64) -> bool {
-        let v1::Convergence { waiting, refused, lacking_features, .. } = self.told;
+        let v1::Convergence { waiting, refused, lacking_features, .. } = self.counts;
         let has_reason = refused + lacking_features > 0;
         has_reason && waiting == 0 && self.awaited == 0 && !self.reaches(share)
     }
@@ -295,8 +295,8 @@ mod tests {
 
     fn counted(acknowledged: u32, others: u32, left: u32, awaited: u32) -> ConvergenceCounts {
         let affected = acknowledged + others + left;
-        let told = v1::Convergence { affected, acknowledged, refused: others, left, ..Default::default() };
-        ConvergenceCounts { told, awaited, awaited_until: None }
+        let counts = v1::Convergence { affected, acknowledged, refused: others, left, ..Default::default() };
+        ConvergenceCounts { counts, awaited, awaited_until: None }
     }
 
     #[test]
@@ -344,6 +344,6 @@ mod tests {
         assert_eq!(census.count(begun).awaited as usize, MAX_GONE);
         // Their return is no longer waited for.
         assert!(census.has_room(begun + GRACE));
-        assert_eq!(census.count(begun + GRACE).told.left, 0);
+        assert_eq!(census.count(begun + GRACE).counts.left, 0);
     }
 }

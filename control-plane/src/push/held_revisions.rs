@@ -62,14 +62,14 @@ impl Claim {
 
     /// Reads the commit of a revision that the snapshot does not have from the store, one client at a time.
     /// Without an answer the claim is accepted.
-    pub(crate) async fn look_up(&mut self, context: &PushContext, view: &Snapshot) {
+    pub(crate) async fn read_commit(&mut self, context: &PushContext, view: &Snapshot) {
         let Position { epoch, revision, commit } = &self.at;
         let is_old = **epoch == **view.epoch() && *revision < view.revision();
         if !is_old || *commit == 0 || view.commit_of(*revision).is_some() {
             return;
         }
         let asked = async {
-            let _one = context.looks.acquire().await.ok()?;
+            let _one = context.store_reads.acquire().await.ok()?;
             context.fleet.state.store.identity(*revision).await.ok()?.commit
         };
         self.stored = timeout(LOOK_WITHIN, asked).await.ok().flatten();

@@ -75,7 +75,7 @@ pub(crate) struct PushContext {
     responses: ResponseCache,
     admissions: Semaphore,
     /// Held while one old revision is read from the store.
-    looks: Semaphore,
+    store_reads: Semaphore,
 }
 
 impl PushContext {
@@ -95,7 +95,7 @@ impl PushContext {
             groups: GroupQuota::default(),
             responses: ResponseCache::default(),
             admissions: Semaphore::new(ADMISSIONS),
-            looks: Semaphore::new(1),
+            store_reads: Semaphore::new(1),
         }
     }
 }

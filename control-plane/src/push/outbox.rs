@@ -55,7 +55,7 @@ impl Outboxes {
         self.0.lock().expect("no holder of the lock panics")
     }
 
-    fn tell(&self, note: impl Fn(&mut Waiting)) {
+    fn for_each(&self, note: impl Fn(&mut Waiting)) {
         for outbox in self.each().iter().filter_map(Weak::upgrade) {
             let mut waiting = outbox.waiting();
             if !waiting.overflown {
@@ -90,19 +90,19 @@ impl Outboxes {
     }
 
     pub(crate) fn came(&self, session: &Arc<ClientSession>) {
-        self.tell(|waiting| {
+        self.for_each(|waiting| {
             waiting.clients.insert(session.id(), (session.clone(), true));
         });
     }
 
     pub(crate) fn moved(&self, session: &Arc<ClientSession>) {
-        self.tell(|waiting| {
+        self.for_each(|waiting| {
             waiting.clients.entry(session.id()).or_insert_with(|| (session.clone(), false));
         });
     }
 
     pub(crate) fn left(&self, session: &ClientSession) {
-        self.tell(|waiting| waiting.gone.push(session.id()));
+        self.for_each(|waiting| waiting.gone.push(session.id()));
     }
 
     pub(crate) fn reported(&self, session: &ClientSession, report: v1::Report) {
@@ -111,7 +111,7 @@ impl Outboxes {
         }
         let (number, came, bytes) = (session.id(), Instant::now(), report.encoded_len());
         let report = Arc::new(report);
-        self.tell(|waiting| {
+        self.for_each(|waiting| {
             if !waiting.without_totals.contains(&number) {
                 waiting.bytes += bytes;
                 waiting.reports.push_back((number, came, report.clone()));

@@ -50,13 +50,13 @@ impl SentKills {
     }
 
     /// Returns the kills for a first message that is not a response.
-    pub(crate) fn tell_first(&mut self, at: &Snapshot, class: &ClientGroup) -> Option<v1::KillSet> {
-        if self.last.is_none() { self.tell(at, at, class) } else { None }
+    pub(crate) fn next_first(&mut self, at: &Snapshot, class: &ClientGroup) -> Option<v1::KillSet> {
+        if self.last.is_none() { self.next(at, at, class) } else { None }
     }
 
     /// Returns all current kills for a part of the response that leads to `at`, if they differ from those
     /// sent last.
-    pub(crate) fn tell(
+    pub(crate) fn next(
         &mut self,
         at: &Snapshot,
         latest: &Snapshot,
@@ -165,7 +165,7 @@ mod tests {
 
     /// The number of kills sent.
     fn told(kills: &mut SentKills, at: &Snapshot, latest: &Snapshot) -> Option<usize> {
-        kills.tell(at, latest, &shop()).map(|set| set.kills.len())
+        kills.next(at, latest, &shop()).map(|set| set.kills.len())
     }
 
     #[test]

@@ -220,12 +220,12 @@ impl SessionGuard {
     /// Registers a client of a peer.
     pub(crate) fn mirrored(
         fleet: &Arc<FleetState>,
-        told: v1::FollowedClient,
+        client: v1::FollowedClient,
         class: ClientGroup,
         replica: Arc<str>,
         epoch: &Arc<str>,
     ) -> Self {
-        Self::enter(fleet, ClientSession::mirrored(told, class, replica, epoch, &fleet.table()))
+        Self::enter(fleet, ClientSession::mirrored(client, class, replica, epoch, &fleet.table()))
     }
 
     fn enter(fleet: &Arc<FleetState>, session: ClientSession) -> Self {

@@ -69,7 +69,7 @@ struct ClientStream {
     at: Arc<Snapshot>,
     /// The response in flight.
     underway: Option<PendingResponse>,
-    told_kills: SentKills,
+    sent_kills: SentKills,
     /// The client's claim while it is held.
     held: Option<Claim>,
     bookmark_due: bool,
@@ -157,11 +157,11 @@ async fn open(
     let mut tables = context.fleet.state.distributed.clone();
     check_epoch(&hello).map_err(refused)?;
     let mut claim = Claim::of(&hello);
-    claim.look_up(context, &context.fleet.table()).await;
+    claim.read_commit(context, &context.fleet.table()).await;
     let pass = context.admissions.acquire().await.expect("the semaphore is never closed");
     let at = tables.borrow_and_update().clone();
     let holding = claim.against(&at);
-    let told_kills = SentKills::none(&hello);
+    let sent_kills = SentKills::none(&hello);
     let is_held = holding == Holding::More;
     let session = ClientSession::new(hello, peer.map(|peer| peer.address), class, &at, is_held);
     let paces = context.fleet.hub.pace();
@@ -174,7 +174,7 @@ async fn open(
         out: out.clone(),
         at: at.clone(),
         underway: None,
-        told_kills,
+        sent_kills,
         held: None,
         bookmark_due: false,
         waiting_since: None,
@@ -240,8 +240,8 @@ impl ClientStream {
             tokio::select! {
                 () = &mut leaving => return StreamEnd::Goodbye("the server is stopping"),
                 () = &mut age => return StreamEnd::Goodbye("stream age limit reached; reconnect"),
-                said = inbound.message() => match said {
-                    Ok(Some(said)) => if let Err(end) = self.hear(said) { return end },
+                message = inbound.message() => match message {
+                    Ok(Some(message)) => if let Err(end) = self.receive(message) { return end },
                     Ok(None) => return StreamEnd::ClientLeft,
                     Err(status) => return refused(ApiError::Unread(status)),
                 },
@@ -289,9 +289,9 @@ impl ClientStream {
         (self.interval != Some(wanted)).then_some(wanted)
     }
 
-    fn hear(&mut self, said: v1::ClientMessage) -> Result<(), StreamEnd> {
+    fn receive(&mut self, message: v1::ClientMessage) -> Result<(), StreamEnd> {
         let session = &self.admitted.session;
-        match said.kind {
+        match message.kind {
             Some(client_message::Kind::Ack(ack)) => {
                 if !session.awaits(ack.nonce) && !self.unasked.take() {
                     return Err(too_often());
@@ -357,7 +357,7 @@ impl ClientStream {
             self.bookmark_due = false;
             self.context.fleet.metrics.sent("bookmark");
             let bookmark = message(&self.at, Some(server_message::Kind::Bookmark(v1::Bookmark {})));
-            let kills = self.told_kills.tell_first(&self.at, &self.admitted.session.class);
+            let kills = self.sent_kills.next_first(&self.at, &self.admitted.session.class);
             wire::framed(&v1::ServerMessage { kills, ..bookmark }, &[])
         })
     }
@@ -375,7 +375,7 @@ impl ClientStream {
         };
         // A kill that was set meanwhile does not wait for the rest of the snapshot. The acknowledgement of
         // the last page covers all pages.
-        let kills = self.told_kills.tell(&self.at, &self.tables.borrow(), &self.admitted.session.class);
+        let kills = self.sent_kills.next(&self.at, &self.tables.borrow(), &self.admitted.session.class);
         let nonce = if last { nonce } else { 0 };
         if last {
             self.underway = None;
@@ -414,13 +414,13 @@ impl ClientStream {
         let holding = claim.against(&latest);
         if holding != Holding::More {
             self.held = None;
-            self.told_kills.begin_again();
+            self.sent_kills.begin_again();
             self.admitted.session.release();
             self.begin(latest, holding);
             return self.next_message();
         }
         self.at = latest;
-        let kills = self.told_kills.add(&self.at, &self.admitted.session.class, claim.takes_additions);
+        let kills = self.sent_kills.add(&self.at, &self.admitted.session.class, claim.takes_additions);
         if kills.is_none() && !self.bookmark_due {
             return None;
         }
@@ -444,7 +444,7 @@ impl ClientStream {
         let mut response = self.context.responses.response(&to, &session.class, base, || changed);
         let missed = base != Some(to.revision());
         if matches!(response, PushResponse::Nothing)
-            && self.told_kills.want_response(&to, &session.class, missed)
+            && self.sent_kills.want_response(&to, &session.class, missed)
         {
             response = PushResponse::Delta(wire::kind(server_message::Kind::Delta(v1::Delta::default())));
         }

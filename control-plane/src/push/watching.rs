@@ -53,9 +53,9 @@ impl WatchingElsewhere {
     }
 
     /// Replaces the set of watched statistics.
-    pub(crate) fn is(&self, told: v1::Watched) {
-        let all = told.all || told.callers.len() > MAX_CALLERS;
-        let named = told.callers.into_iter().take(MAX_CALLERS);
+    pub(crate) fn is(&self, watched: v1::Watched) {
+        let all = watched.all || watched.callers.len() > MAX_CALLERS;
+        let named = watched.callers.into_iter().take(MAX_CALLERS);
         let callers = named.map(|caller| (caller.service.into(), caller.cluster.into())).collect();
         let watched = Elsewhere { all, callers };
         self.fleet.hub.change_pace(|pace| {

@@ -50,7 +50,7 @@ impl Stats {
         if books.instances.len() < MAX_INSTANCES || books.instances.contains_key(&id) {
             let instance = books.instances.entry(id).or_insert_with(|| Instance::new(now, session.fresh));
             if !instance.is_connected() {
-                books.hearing.opened(caller(session), now);
+                books.coverage.opened(caller(session), now);
             }
             instance.opened(session.serves());
             // The first report of a stream names all routes.
@@ -68,7 +68,7 @@ impl Stats {
             if was_connected && !instance.is_connected() {
                 let bytes = instance.endpoints_mut().forget();
                 books.totals_of.give_back(&session.class.service, bytes);
-                books.hearing.closed(&caller(session), now);
+                books.coverage.closed(&caller(session), now);
             }
         }
     }
@@ -82,8 +82,8 @@ impl ReportCoverage {
     /// Adds a connected process.
     fn opened(&mut self, caller: CallerService, now: Duration) {
         self.all.opened(now);
-        if let Some(heard) = self.callers.get_mut(&caller) {
-            heard.opened(now);
+        if let Some(periods) = self.callers.get_mut(&caller) {
+            periods.opened(now);
         } else if self.callers_of.room(&caller.0, MAX_CALLERS) > 0 {
             self.callers_of.take(&caller.0, 1);
             self.callers.entry(caller).or_default().opened(now);
@@ -93,25 +93,25 @@ impl ReportCoverage {
     /// Removes a connected process.
     fn closed(&mut self, caller: &CallerService, now: Duration) {
         self.all.closed(now);
-        if let Some(heard) = self.callers.get_mut(caller) {
-            heard.closed(now);
+        if let Some(periods) = self.callers.get_mut(caller) {
+            periods.closed(now);
         }
     }
 
     /// Records that a connected process reported the time since then, but not before these statistics began.
-    pub(crate) fn told(&mut self, caller: &CallerService, from: Duration, now: Duration) {
+    pub(crate) fn reported(&mut self, caller: &CallerService, from: Duration, now: Duration) {
         let from = from.max(now.saturating_sub(REACH)).max(LONG_AGO);
-        self.all.told(from);
-        if let Some(heard) = self.callers.get_mut(caller) {
-            heard.told(from);
+        self.all.reported(from);
+        if let Some(periods) = self.callers.get_mut(caller) {
+            periods.reported(from);
         }
     }
 
     /// Drops periods older than the timeline.
     pub(crate) fn tidy(&mut self, now: Duration) {
         self.all.forget(now);
-        self.callers.values_mut().for_each(|heard| heard.forget(now));
-        self.callers.retain(|_, heard| !heard.times.is_empty());
+        self.callers.values_mut().for_each(|periods| periods.forget(now));
+        self.callers.retain(|_, periods| !periods.times.is_empty());
         self.callers_of = Shares::of(self.callers.keys().map(|(service, _)| (service, 1)));
     }
 
@@ -147,7 +147,7 @@ impl CoveredSpans {
         }
     }
 
-    fn told(&mut self, from: Duration) {
+    fn reported(&mut self, from: Duration) {
         let Some((since, until)) = self.times.pop() else { return };
         let mut since = since.min(from);
         while let Some((before, _)) = self.times.pop_if(|(_, end)| since.saturating_sub(*end) < SPAN) {

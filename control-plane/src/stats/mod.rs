@@ -192,7 +192,7 @@ struct StatsState {
     instances: HashMap<InstanceId, Instance>,
     routes: HashMap<Route, RouteRecord>,
     served: ServedBooks,
-    hearing: ReportCoverage,
+    coverage: ReportCoverage,
     /// Routes, by caller.
     routes_of: Shares,
     /// Bytes of the totals of all processes.
@@ -280,7 +280,7 @@ impl Stats {
         let caller = instance.caller(session);
         let service = caller.0.clone();
         if let Some(from) = from {
-            books.hearing.told(&caller, from, now);
+            books.coverage.reported(&caller, from, now);
         }
         let falls_are_late = matches!(origin, ReportOrigin::Same | ReportOrigin::Doubtful)
             || (is_left && origin == ReportOrigin::Unknown);
@@ -405,7 +405,7 @@ impl StatsState {
         self.windows_of = by_caller(|book| book.window_bytes);
         self.failures_of = by_caller(|book| book.failures.bytes());
         self.served.tidy(now);
-        self.hearing.tidy(now);
+        self.coverage.tidy(now);
     }
 
     /// Drops disconnected processes, to make room for connected ones.

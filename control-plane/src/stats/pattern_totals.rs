@@ -26,7 +26,7 @@ pub(crate) struct PatternTotals {
     latency: Vec<(usize, u64)>,
     codes: BTreeMap<Code, u64>,
     /// True for the last minute; false for the time since the processes started.
-    pub(crate) lately: bool,
+    pub(crate) recent: bool,
 }
 
 impl PatternTotals {
@@ -63,7 +63,7 @@ impl PatternTotals {
     pub(crate) fn drawn(calls: &[(Duration, u64)]) -> Self {
         let latency = calls.iter().map(|(took, n)| (latency::bucket_of(*took), *n)).collect();
         let calls = calls.iter().map(|(_, n)| n).sum();
-        Self { routes: 1, calls, latency, lately: true, ..Self::default() }
+        Self { routes: 1, calls, latency, recent: true, ..Self::default() }
     }
 }
 
@@ -81,23 +81,23 @@ impl Stats {
         let routes: Vec<Route> = routes.map(|(route, _)| route.clone()).collect();
         drop(books);
         between();
-        let (lately, minute) = self.measured_lately(&routes, &mut between);
+        let (recent, minute) = self.measured_recently(&routes, &mut between);
         if sum(&minute) >= ENOUGH_CALLS {
-            return lately.with_latency(&minute);
+            return recent.with_latency(&minute);
         }
-        let (counts, all) = self.measured_ever(&routes.into_iter().collect(), &mut between);
+        let (counts, all) = self.measured_since_start(&routes.into_iter().collect(), &mut between);
         let codes = Code::ALL.map(|code| (code, counts.count(counters::code(code)))).into();
-        PatternTotals { lately: false, codes, ..lately }.with_latency(&all)
+        PatternTotals { recent: false, codes, ..recent }.with_latency(&all)
     }
 
     /// Returns the counts of the last minute, and its latency apart.
-    fn measured_lately(
+    fn measured_recently(
         &self,
         routes: &[Route],
         between: &mut impl FnMut(),
     ) -> (PatternTotals, SparseCounters) {
         let (now, mut minute) = (self.now(), SparseCounters::default());
-        let mut lately = PatternTotals { lately: true, routes: routes.len(), ..PatternTotals::default() };
+        let mut recent = PatternTotals { recent: true, routes: routes.len(), ..PatternTotals::default() };
         for part in routes.chunks(PART) {
             let books = self.books();
             for book in part.iter().filter_map(|route| books.routes.get(route)) {
@@ -105,7 +105,7 @@ impl Stats {
                     book.window.sums(now, RateWindow::Minute.length());
                 for code in Code::ALL {
                     let part = sums.of(counters::code(code)).round() as u64;
-                    let count = lately.codes.entry(code).or_default();
+                    let count = recent.codes.entry(code).or_default();
                     *count = count.saturating_add(part);
                 }
                 for (bucket, n) in book.window.latency(now, RateWindow::Minute.length()) {
@@ -115,11 +115,11 @@ impl Stats {
             drop(books);
             between();
         }
-        (lately, minute)
+        (recent, minute)
     }
 
     /// Counts and latency since the processes started.
-    fn measured_ever(
+    fn measured_since_start(
         &self,
         routes: &HashSet<Route>,
         between: &mut impl FnMut(),

@@ -81,7 +81,7 @@ impl ReportSchedule {
     }
 
     /// The own watched statistics, as sent to peers.
-    pub(crate) fn told(&self) -> v1::Watched {
+    pub(crate) fn to_wire(&self) -> v1::Watched {
         let caller = |(service, cluster): &CallerService| v1::WatchedCaller {
             service: service.to_string(),
             cluster: cluster.to_string(),

@@ -317,12 +317,12 @@ impl RouteRecord {
         if serving <= 0.0 {
             return 1.0;
         }
-        let (lately, _): (WindowSums<COUNTERS>, f64) = self.window.sums(end, RateWindow::Minute.length());
+        let (recent, _): (WindowSums<COUNTERS>, f64) = self.window.sums(end, RateWindow::Minute.length());
         // The window does not distinguish processes; those that do not serve have no calls outside of
         // requests.
-        let of_serving = lately.of(counters::CALLS) * serving / calls;
+        let of_serving = recent.of(counters::CALLS) * serving / calls;
         let (without, of) = if of_serving >= ENOUGH_CALLS {
-            (lately.of(counters::NO_CONTEXT_CALLS), of_serving)
+            (recent.of(counters::NO_CONTEXT_CALLS), of_serving)
         } else {
             (sources.no_context_calls as f64, serving)
         };

@@ -113,7 +113,7 @@ impl SpanTotals {
         self.failed += other.failed;
     }
 
-    fn told(&self, until: SystemTime) -> v1::Past {
+    fn to_wire(&self, until: SystemTime) -> v1::Past {
         let per_s = |n: f32| f64::from(n) / SPAN.as_secs_f64();
         let time = |us: u32| {
             let time = Duration::from_micros(us.into());
@@ -175,10 +175,10 @@ impl Stats {
     pub(crate) fn past_of(&self, route: &Route) -> Vec<v1::Past> {
         let books = self.books();
         let caller = (route.caller_service.clone(), route.caller_cluster.clone());
-        let (Some(book), Some(heard)) = (books.routes.get(route), books.hearing.of(&caller)) else {
+        let (Some(book), Some(covered)) = (books.routes.get(route), books.coverage.of(&caller)) else {
             return Vec::new();
         };
-        self.past(heard, &book.spans())
+        self.past(covered, &book.spans())
     }
 
     /// Returns the timeline of all routes together, without latencies.
@@ -186,11 +186,11 @@ impl Stats {
         let books = self.books();
         let mut spans = Spans::new();
         books.routes.values().for_each(|book| book.add_to(&mut spans));
-        self.past(books.hearing.of_all(), &spans)
+        self.past(books.coverage.of_all(), &spans)
     }
 
     /// Returns the ended spans in which a process was connected.
-    fn past(&self, heard: &CoveredSpans, spans: &Spans) -> Vec<v1::Past> {
+    fn past(&self, covered: &CoveredSpans, spans: &Spans) -> Vec<v1::Past> {
         let (now, wall) = (self.now(), SystemTime::now());
         let settled = now.saturating_sub(lag(self.pace.borrow().kept()));
         let end = at(settled);
@@ -198,7 +198,7 @@ impl Stats {
             let from = SPAN * number;
             let until = from + SPAN;
             let figures = spans.get(&number).copied().unwrap_or_default();
-            heard.covers(from, until).then(|| figures.told(wall - now.saturating_sub(until)))
+            covered.covers(from, until).then(|| figures.to_wire(wall - now.saturating_sub(until)))
         });
         told.collect()
     }

@@ -48,7 +48,7 @@ impl<K, C> Default for Rest<K, C> {
 
 impl<K: Clone + Eq + Hash + Ord, C: Counts> Rest<K, C> {
     /// Lists the busiest; adds the others to the sum.
-    fn tell(&mut self, mut all: Vec<(K, C)>, most: usize) -> TopWithRest<(K, C), C> {
+    fn split(&mut self, mut all: Vec<(K, C)>, most: usize) -> TopWithRest<(K, C), C> {
         all.sort_by(|(a, x), (b, y)| (Reverse(x.calls()), a).cmp(&(Reverse(y.calls()), b)));
         let others = all.split_off(most.min(all.len()));
         for (key, counts) in &others {
@@ -68,7 +68,7 @@ impl TopRoutes {
     pub(crate) fn routes(&mut self, stats: &Stats, most: usize) -> TopWithRest<RouteCounters, RouteCounters> {
         let all =
             stats.counted().into_iter().map(|RouteCounters { route, counts }| (route, counts)).collect();
-        let TopWithRest { each, others } = self.routes.tell(all, most);
+        let TopWithRest { each, others } = self.routes.split(all, most);
         let counted = |(route, counts)| RouteCounters { route, counts };
         let others = others.map(|counts| RouteCounters { route: Route::others(), counts });
         TopWithRest { each: each.into_iter().map(counted).collect(), others }
@@ -81,7 +81,7 @@ impl TopRoutes {
         most: usize,
     ) -> TopWithRest<(Method, ServedCounters), ServedCounters> {
         let all = stats.served().into_iter().map(|(service, method, served)| ((service, method), served));
-        self.served.tell(all.collect(), most)
+        self.served.split(all.collect(), most)
     }
 }
 
@@ -136,19 +136,19 @@ mod tests {
     #[test]
     fn what_is_told_and_what_is_not_grow_as_all_of_it_does() {
         let mut rest = Rest::<&str, SparseCounters>::default();
-        let mut tell = |all: &[(&'static str, u64)]| {
-            let told = rest.tell(all.iter().map(|(key, calls)| (*key, tally(*calls))).collect(), 2);
+        let mut split = |all: &[(&'static str, u64)]| {
+            let told = rest.split(all.iter().map(|(key, calls)| (*key, tally(*calls))).collect(), 2);
             let each: Vec<_> = told.each.iter().map(|(key, counts)| (*key, counts.calls())).collect();
             (each, told.others.map(|counts| counts.calls()))
         };
-        assert_eq!(tell(&[("a", 5), ("b", 9)]), (vec![("b", 9), ("a", 5)], None));
-        assert_eq!(tell(&[("a", 5), ("b", 9), ("c", 3)]), (vec![("b", 9), ("a", 5)], Some(3)));
+        assert_eq!(split(&[("a", 5), ("b", 9)]), (vec![("b", 9), ("a", 5)], None));
+        assert_eq!(split(&[("a", 5), ("b", 9), ("c", 3)]), (vec![("b", 9), ("a", 5)], Some(3)));
         // c overtakes a: the total of a was listed already, and its later calls are added to the sum.
-        assert_eq!(tell(&[("a", 6), ("b", 9), ("c", 7)]), (vec![("b", 9), ("c", 7)], Some(4)));
-        assert_eq!(tell(&[("a", 6), ("b", 9), ("c", 8)]), (vec![("b", 9), ("c", 8)], Some(4)));
+        assert_eq!(split(&[("a", 6), ("b", 9), ("c", 7)]), (vec![("b", 9), ("c", 7)], Some(4)));
+        assert_eq!(split(&[("a", 6), ("b", 9), ("c", 8)]), (vec![("b", 9), ("c", 8)], Some(4)));
         // Forgotten, and known again.
-        assert_eq!(tell(&[("b", 9), ("c", 8)]), (vec![("b", 9), ("c", 8)], Some(4)));
-        assert_eq!(tell(&[("a", 2), ("b", 9), ("c", 8)]), (vec![("b", 9), ("c", 8)], Some(6)));
-        assert_eq!(tell(&[("a", 1), ("b", 9), ("c", 8)]), (vec![("b", 9), ("c", 8)], Some(7)));
+        assert_eq!(split(&[("b", 9), ("c", 8)]), (vec![("b", 9), ("c", 8)], Some(4)));
+        assert_eq!(split(&[("a", 2), ("b", 9), ("c", 8)]), (vec![("b", 9), ("c", 8)], Some(6)));
+        assert_eq!(split(&[("a", 1), ("b", 9), ("c", 8)]), (vec![("b", 9), ("c", 8)], Some(7)));
     }
 }

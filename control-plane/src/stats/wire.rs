@@ -30,14 +30,14 @@ impl Stats {
             let Some((instance, last)) = instance.and_then(|it| Some((it, it.last_report()?))) else {
                 return (Vec::new(), Duration::ZERO);
             };
-            let (mut routes, served) = instance.told();
+            let (mut routes, served) = instance.to_report();
             for ((route, _), part) in instance.routes().zip(&mut routes) {
                 part.failed_calls = books.failures_of(route, session);
             }
             (
                 routes,
                 served,
-                instance.endpoints().told(),
+                instance.endpoints().to_report(),
                 instance.start().map(|start| last.saturating_sub(start)),
                 now.saturating_sub(last),
             )
@@ -79,7 +79,7 @@ impl StatsState {
 }
 
 impl LastReport {
-    pub(crate) fn told(&self, route: &Route) -> v1::RouteReport {
+    pub(crate) fn to_report(&self, route: &Route) -> v1::RouteReport {
         let counts = &self.totals.counts;
         let fates = counters::endings(counts).map(|(ending, count)| v1::FateCount {
             fate: v1::Fate::from(ending.fate).into(),
@@ -115,7 +115,7 @@ fn buckets(latency: &SparseCounters) -> Vec<v1::BucketCount> {
 }
 
 impl ServedCounters {
-    pub(crate) fn told(&self, method: &Arc<str>) -> v1::ServedReport {
+    pub(crate) fn to_report(&self, method: &Arc<str>) -> v1::ServedReport {
         let Self {
             first_sends,
             damper_repeats,

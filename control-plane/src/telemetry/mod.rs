@@ -45,7 +45,7 @@ pub(crate) struct Telemetry {
 pub(crate) struct ScrapeCache {
     /// Locked during rendering, so that concurrent requests share the result.
     last: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
-    busiest: Mutex<TopRoutes>,
+    top_routes: Mutex<TopRoutes>,
 }
 
 /// Returns the text of all metrics; `None` if rendering failed.
@@ -66,10 +66,10 @@ pub(crate) async fn text(telemetry: &Arc<Telemetry>) -> Option<Bytes> {
 fn make(telemetry: &Telemetry) -> Bytes {
     let mut text = telemetry.cluster.fleet.metrics.render();
     let (routes, served) = {
-        let mut busiest = telemetry.cache.busiest.lock().expect("no holder of the lock panics");
+        let mut top_routes = telemetry.cache.top_routes.lock().expect("no holder of the lock panics");
         (
-            busiest.routes(&telemetry.cluster.fleet.stats, MAX_LISTED),
-            busiest.served(&telemetry.cluster.fleet.stats, MAX_LISTED),
+            top_routes.routes(&telemetry.cluster.fleet.stats, MAX_LISTED),
+            top_routes.served(&telemetry.cluster.fleet.stats, MAX_LISTED),
         )
     };
     write_counters(&mut text, &routes);
@@ -140,9 +140,9 @@ fn write_gauges(
     ]
     .map(Family::gauge);
     let [clients, breaker, budget, circuit, killed, mode, seconds] = &mut families;
-    let told = routes.names(|counted| &counted.route);
+    let listed = routes.names(|counted| &counted.route);
     let (each, others): (Vec<&RouteSummary>, Vec<&RouteSummary>) =
-        rows.iter().map(|row| &**row).partition(|row| told.contains(&row.route));
+        rows.iter().map(|row| &**row).partition(|row| listed.contains(&row.route));
     if !others.is_empty() {
         let labels = route_labels(Route::others().names());
         let sum =
@@ -187,7 +187,7 @@ fn mode_name(stats: &v1::RouteStats) -> &'static str {
 }
 
 /// Writes the counters of served methods.
-fn write_served(text: &mut String, told: &TopWithRest<(Method, ServedCounters), ServedCounters>) {
+fn write_served(text: &mut String, listed: &TopWithRest<(Method, ServedCounters), ServedCounters>) {
     let mut families = [
         ("damper_served_requests_total", "Requests that services received, by the source of the retry."),
         ("damper_shed_repeats_total", "Retries that a repeat limit blocked."),
@@ -195,8 +195,8 @@ fn write_served(text: &mut String, told: &TopWithRest<(Method, ServedCounters), 
     ]
     .map(Family::counter);
     let [requests, shed, would_shed] = &mut families;
-    let others = told.others.as_ref().map(|served| ((OTHER_METHOD, OTHER_METHOD), served));
-    let each = told.each.iter().map(|((service, method), served)| ((&**service, &**method), served));
+    let others = listed.others.as_ref().map(|served| ((OTHER_METHOD, OTHER_METHOD), served));
+    let each = listed.each.iter().map(|((service, method), served)| ((&**service, &**method), served));
     for ((service, method), served) in each.chain(others) {
         let labels = format!("service=\"{}\",method=\"{}\"", escaped(service), escaped(method));
         for (by, count) in [

@@ -198,7 +198,7 @@ impl ConvergenceWatcher {
         let (done, hopeless) =
             (all_reachable && counted.reaches(share), all_reachable && counted.is_hopeless(share));
         let v1::Convergence { elapsed, missing_replicas, .. } = unknown;
-        let state = v1::Convergence { done, hopeless, elapsed, missing_replicas, ..counted.told };
+        let state = v1::Convergence { done, hopeless, elapsed, missing_replicas, ..counted.counts };
         Ok((state, counted.awaited_until))
     }
 

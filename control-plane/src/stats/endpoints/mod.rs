@@ -87,8 +87,8 @@ impl Endpoints {
     }
 
     /// Returns them as reports.
-    pub(super) fn told(&self) -> Vec<v1::EndpointsReport> {
-        self.callees.iter().map(|(name, callee)| callee.told(name)).collect()
+    pub(super) fn to_report(&self) -> Vec<v1::EndpointsReport> {
+        self.callees.iter().map(|(name, callee)| callee.to_report(name)).collect()
     }
 }
 
@@ -108,11 +108,11 @@ impl Callee {
         entry + self.worst.iter().map(|endpoint| size_of::<Endpoint>() + endpoint.zone.len()).sum::<usize>()
     }
 
-    fn told(&self, name: &str) -> v1::EndpointsReport {
+    fn to_report(&self, name: &str) -> v1::EndpointsReport {
         v1::EndpointsReport {
             callee_service: name.to_owned(),
             count: self.count,
-            worst: self.worst.iter().map(Endpoint::told).collect(),
+            worst: self.worst.iter().map(Endpoint::to_report).collect(),
         }
     }
 }
@@ -137,7 +137,7 @@ impl Endpoint {
         })
     }
 
-    fn told(&self) -> v1::EndpointReport {
+    fn to_report(&self) -> v1::EndpointReport {
         v1::EndpointReport {
             address: self.address.to_string(),
             zone: self.zone.to_string(),
@@ -154,14 +154,14 @@ impl Stats {
     /// Returns the endpoints of this callee, or of all callees by name if it is empty.
     pub(crate) fn endpoints(&self, callee: &str) -> Vec<v1::CalleeEndpoints> {
         // Shared references are merged, so that reports need not wait.
-        let told: Vec<(Arc<str>, Arc<Callee>)> = {
+        let callees: Vec<(Arc<str>, Arc<Callee>)> = {
             let books = self.books();
             let connected = books.instances.values().filter(|instance| instance.is_connected());
-            let told = connected.flat_map(|instance| &instance.endpoints().callees);
-            let asked = told.filter(|(name, _)| callee.is_empty() || ***name == *callee);
+            let known = connected.flat_map(|instance| &instance.endpoints().callees);
+            let asked = known.filter(|(name, _)| callee.is_empty() || ***name == *callee);
             asked.map(|(name, callee)| (name.clone(), callee.clone())).collect()
         };
-        merged::merge(&told)
+        merged::merge(&callees)
     }
 }
 

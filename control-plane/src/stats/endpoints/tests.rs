@@ -125,7 +125,7 @@ fn endpoints_of_one_process_keep_their_bounds() {
     assert!(endpoints.take(&report("callee-1", Vec::new()), &mut room), "and ends");
     assert!(endpoints.take(&report("another", most()), &mut room), "which makes room");
     assert_eq!(endpoints.bytes() + room, 64 << 20);
-    assert_eq!(endpoints.told().len(), MAX_ROUTES);
+    assert_eq!(endpoints.to_report().len(), MAX_ROUTES);
     room += endpoints.forget();
     assert_eq!((endpoints.bytes(), room), (0, 64 << 20));
 

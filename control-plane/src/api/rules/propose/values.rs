@@ -209,14 +209,14 @@ impl Values {
 
 /// Returns the basis of the proposal.
 fn basis(measured: &PatternTotals) -> String {
-    let PatternTotals { routes, calls, lately, .. } = measured;
+    let PatternTotals { routes, calls, recent, .. } = measured;
     match (routes, calls) {
         (0, _) => "no process reports a route that the key matches: the values are the defaults".to_owned(),
         (1, 0) => "the route has no calls yet: the values are the defaults".to_owned(),
         (_, 0) => format!("the {routes} routes have no calls yet: the values are the defaults"),
         _ => {
             let (calls, routes) = (many(*calls as usize, "call"), many(*routes, "route"));
-            if *lately {
+            if *recent {
                 format!("made from {calls} of the last minute on {routes}")
             } else {
                 format!("made from {calls} on {routes} since their processes started")
