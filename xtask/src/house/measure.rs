@@ -143,7 +143,7 @@ fn duplicates(folder: &str, files: &[File]) -> usize {
 
 /// Builds after a line is added to a file of the API, each build once before.
 fn times(files: &[File]) -> Result<String> {
-    let places = ["control-plane/src/api/resources/list.rs", "control-plane/src/rules/list.rs"];
+    let places = ["control-plane/src/api/resources/list.rs", "control-plane/src/api/rules/list.rs"];
     let place = places
         .into_iter()
         .find(|place| files.iter().any(|file| file.path == *place && file.use_ != Use::Test));
