@@ -4,8 +4,10 @@
 //! and guards in force on its routes; the formula along a path is [`damper_core::chain::bound`]. The graph is
 //! made for each request, because a preview has its own snapshot.
 //!
-//! - `edges`: edges with rates and bounds. - `worst_path`: the worst path. - `edge_bounds`: the worst path of
-//! every edge. - `wire`: messages and text.
+//! - `edges`: edges with rates and bounds
+//! - `worst_path`: the worst path
+//! - `edge_bounds`: the worst path of every edge
+//! - `wire`: messages and text
 
 pub(crate) mod edge_bounds;
 pub(crate) mod edges;

@@ -263,7 +263,7 @@ impl Instance {
     /// Returns all totals, as of the last report.
     pub(super) fn to_report(&self) -> (Vec<v1::RouteReport>, Vec<v1::ServedReport>) {
         let routes = self.routes.iter().map(|(route, reported)| reported.to_report(route));
-        let served = self.served.iter().map(|(method, served)| served.to_report(method));
+        let served = self.served.iter().map(|(method, served)| served.report(method));
         (routes.collect(), served.collect())
     }
 

@@ -113,7 +113,7 @@ impl SpanTotals {
         self.failed += other.failed;
     }
 
-    fn to_wire(&self, until: SystemTime) -> v1::Past {
+    fn wire(&self, until: SystemTime) -> v1::Past {
         let per_s = |n: f32| f64::from(n) / SPAN.as_secs_f64();
         let time = |us: u32| {
             let time = Duration::from_micros(us.into());
@@ -198,7 +198,7 @@ impl Stats {
             let from = SPAN * number;
             let until = from + SPAN;
             let figures = spans.get(&number).copied().unwrap_or_default();
-            covered.covers(from, until).then(|| figures.to_wire(wall - now.saturating_sub(until)))
+            covered.covers(from, until).then(|| figures.wire(wall - now.saturating_sub(until)))
         });
         told.collect()
     }

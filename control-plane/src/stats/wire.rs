@@ -115,7 +115,7 @@ fn buckets(latency: &SparseCounters) -> Vec<v1::BucketCount> {
 }
 
 impl ServedCounters {
-    pub(crate) fn to_report(&self, method: &Arc<str>) -> v1::ServedReport {
+    pub(crate) fn report(&self, method: &Arc<str>) -> v1::ServedReport {
         let Self {
             first_sends,
             damper_repeats,

@@ -45,7 +45,7 @@ pub(super) fn merge(reports: &[(Arc<str>, Arc<Callee>)]) -> Vec<v1::CalleeEndpoi
     for (name, callee) in reports {
         callees.entry(name).or_default().add(callee);
     }
-    callees.into_iter().map(|(name, merged)| merged.to_wire(name)).collect()
+    callees.into_iter().map(|(name, merged)| merged.into_wire(name)).collect()
 }
 
 impl<'a> Merged<'a> {
@@ -59,7 +59,7 @@ impl<'a> Merged<'a> {
         }
     }
 
-    fn to_wire(self, name: &str) -> v1::CalleeEndpoints {
+    fn into_wire(self, name: &str) -> v1::CalleeEndpoints {
         let named = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX);
         let (clients, count) = (self.clients, self.count.max(named));
         let mut endpoints = self.judged();
