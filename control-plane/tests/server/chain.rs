@@ -246,7 +246,7 @@ async fn sets_rollbacks_and_deletions_are_checked_as_a_whole() {
         ..Default::default()
     };
     let status = soon(server.history().rollback_all(back.clone())).await;
-    assert!(refused(status).1.contains("at most 5 sends"));
+    assert!(refused(status).1.contains("at most 5 attempts"));
     let deleted =
         soon(server.guards().delete_guard(delete(Some(forced("done"))))).await.unwrap().into_inner();
     assert!(has_chain(&deleted.findings), "{deleted:?}");
@@ -282,10 +282,10 @@ async fn no_chain_is_raised_in_the_shade_of_one_that_is_worse_already() {
     for rules in [vec![hop_rule("web", "cart", 7)], vec![unrelated.clone(), hop_rule("web", "cart", 7)]] {
         let (field, problem) = refused(apply(rules.clone()).await);
         assert_eq!(field, format!("changes[{}].put.policy", rules.len() - 1));
-        assert!(problem.starts_with("web -> cart -> till: at most 9 sends"), "{problem}");
+        assert!(problem.starts_with("web -> cart -> till: at most 9 attempts"), "{problem}");
     }
     let wide = refused(put(&server, rule(key("*", "*", "*"), 7), Default::default()).await);
-    assert!(wide.1.starts_with("web -> cart -> till: at most 9 sends"), "{}", wide.1);
+    assert!(wide.1.starts_with("web -> cart -> till: at most 9 attempts"), "{}", wide.1);
     // A repair of one chain does not allow another one to get worse.
     let repair = vec![hop_rule("orders", "stock", 2), hop_rule("web", "cart", 7)];
     assert_eq!(refused(apply(repair).await).0, "changes[1].put.policy");
@@ -299,7 +299,7 @@ async fn service_that_calls_itself_is_held_to_the_limit_too() {
     let _agents = fleet(&server, &[calls("tree", "tree", 100), calls("shop", "tree", 100)]).await;
     put(&server, hop_rule("shop", "tree", 3), Default::default()).await.unwrap();
     let (_, problem) = refused(put(&server, hop_rule("tree", "tree", 3), Default::default()).await);
-    assert!(problem.starts_with("shop -> tree -> tree: at most 5 sends"), "{problem}");
+    assert!(problem.starts_with("shop -> tree -> tree: at most 5 attempts"), "{problem}");
     server.stop().await;
 }
 
