@@ -198,7 +198,7 @@ async fn says_what_is_wrong_with_a_claim(server: &ControlPlane) {
     }
     let refused = server.write(owned(""), []).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    assert!(refused.message().contains("header.owner: must be given"), "{refused:?}");
+    assert!(refused.message().contains("header.owner: is required"), "{refused:?}");
 
     // Everything but the set, which belongs to another: only who takes it over may remove it.
     server.write(owned("team-a"), [put(rule("shop", "", 3))]).await.unwrap();

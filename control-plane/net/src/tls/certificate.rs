@@ -80,18 +80,18 @@ mod tests {
     fn warning_before_validity_near_its_end_and_after_it() {
         let at = |days: u32| SystemTime::UNIX_EPOCH + days * DAY;
         let validity = CertificateValidity { begins_at: Some(at(100)), ends_at: Some(at(200)) };
-        assert!(validity.problem(at(99)).unwrap().contains("good from 1970-04-11T00:00:00Z on only"));
+        assert!(validity.problem(at(99)).unwrap().contains("not valid before 1970-04-11T00:00:00Z"));
         assert_eq!((validity.problem(at(100)), validity.warning(at(185))), (None, None));
         assert_eq!(validity.problem(at(199)), None);
-        assert!(validity.warning(at(186)).unwrap().contains("good for 14 days more, until 1970-07-20"));
+        assert!(validity.warning(at(186)).unwrap().contains("expires in 14 days, at 1970-07-20"));
         assert!(validity.warning(at(200) - DAY / 2).unwrap().contains("less than a day"));
         for over in [validity.problem(at(200)), validity.warning(at(300))] {
-            assert!(over.unwrap().contains("good until 1970-07-20T00:00:00Z only"));
+            assert!(over.unwrap().contains("expired at 1970-07-20T00:00:00Z"));
         }
         let short = CertificateValidity { begins_at: Some(at(100)), ends_at: Some(at(105)) };
         assert!(short.warning(at(103)).is_none() && short.warning(at(104)).is_some());
         let ten_days = CertificateValidity { begins_at: Some(at(100)), ends_at: Some(at(110)) };
-        assert!(ten_days.warning(at(100)).unwrap().contains("good for 10 days more"));
+        assert!(ten_days.warning(at(100)).unwrap().contains("expires in 10 days"));
         assert_eq!(CertificateValidity::default().warning(at(1)), None);
     }
 }
