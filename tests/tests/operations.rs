@@ -36,7 +36,7 @@ impl Playground {
             let line = line.expect("the demo says where it is");
             line.split_whitespace().last().expect("a word").trim_end_matches('/').to_owned()
         };
-        let url = word_after("The page");
+        let url = word_after("Web UI");
         let control = word_after("demo fault");
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, url, control }
