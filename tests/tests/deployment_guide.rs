@@ -193,10 +193,7 @@ async fn an_emptied_etcd_is_mended_by_the_commands_of_the_guide() {
     assert!(said.contains("NOT ACCEPTED"), "{said}");
     assert_eq!((orders.status().rules, orders.status().kills), (1, 1), "nothing is taken away");
     let said = follow(&mut session, &mut server, block("refill"), |_| {});
-    assert!(
-        said.contains("accepted: epoch") && said.contains("after the snapshot"),
-        "{said}"
-    );
+    assert!(said.contains("accepted: epoch") && said.contains("after the snapshot"), "{said}");
     assert!(session.succeed("", "etcdctl get --prefix --keys-only /damper/").lines().count() > 3);
     runs_on(1, 1);
 

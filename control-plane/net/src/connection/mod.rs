@@ -1,6 +1,6 @@
 //! Accepted connections: identity of the peer, and a handle that cuts a connection.
 //!
-//! [`listener`] accepts and counts connections, runs the handshake and passes them to [`http`], which
+//! `listener` accepts and counts connections, runs the handshake and passes them to `http`, which
 //! enforces deadlines. Each connection is a task from the start, so none waits for another's handshake. A
 //! peer that stops reading blocks HTTP/2 flow control, so not even an error can be sent on its streams. Only
 //! a cut ends such a connection; each request carries the handle for it. The same handle closes connections

@@ -1,8 +1,8 @@
 //! TLS of the listeners: the server's certificate and the verification of client certificates.
 //!
-//! [`TlsConfig`] is the configuration. [`files`] reads it and reports all faults at once. [`reload`] holds
-//! the certificate in use and replaces it when the files change. [`names`] reads the names of a client's
-//! certificate, [`certificate`] its validity, [`authorities`] whether it is still trusted. Sessions are never
+//! [`TlsConfig`] is the configuration. `files` reads it and reports all faults at once. `reload` holds
+//! the certificate in use and replaces it when the files change. `names` reads the names of a client's
+//! certificate, [`certificate`] its validity, `authorities` whether it is still trusted. Sessions are never
 //! resumed, so an expired certificate is detected at the next connection. Key material has no revealing
 //! `Debug`, and rustls's own log is not compiled in.
 

@@ -6,7 +6,7 @@
 //! before, and its entries in further transactions after; `head` records the progress, and the next writer
 //! finishes them.
 //!
-//! [`link`] holds the connection, [`commit`] writes, [`watch`] follows; this file reads.
+//! `link` holds the connection, `commit` writes, `watch` follows; this file reads.
 
 mod commit;
 mod config;
