@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 
 use crate::client::ClientLayer;
 use crate::control::{Control, NotReady, Source, Status};
-use crate::identity::DEFAULT_CLUSTER;
 use crate::options::Options;
+use crate::options::identity::DEFAULT_CLUSTER;
 use crate::routes::Runtime;
 use crate::server::ServerLayer;
 
@@ -191,5 +191,23 @@ impl Damper {
         if let Rules::Followed(control) = &self.rules {
             control.shutdown().await;
         }
+    }
+}
+
+#[cfg(feature = "fuzzing")]
+impl crate::fuzzing::FuzzHarness {
+    /// As [`Damper::client_layer`](crate::Damper::client_layer).
+    ///
+    /// # Errors
+    /// The problem with the name.
+    pub fn client_layer(&self, callee_service: &str) -> Result<ClientLayer, Faults> {
+        let callee = self.engine().callee(callee_service)?;
+        Ok(ClientLayer::new(Arc::clone(self.engine()), callee))
+    }
+
+    /// As [`Damper::server_layer`](crate::Damper::server_layer).
+    #[must_use]
+    pub fn server_layer(&self) -> ServerLayer {
+        ServerLayer::new(Arc::clone(self.engine()))
     }
 }

@@ -76,27 +76,23 @@
 //!
 //! This crate decides nothing: it drives [`damper_core`], which has every rule and its reason.
 
+mod background;
 pub mod balance;
 mod client;
 mod clock;
 mod context;
 mod control;
 mod damper;
-mod failures;
 mod headers;
-mod identity;
-mod kills;
 pub mod metrics;
-mod names;
 mod options;
+mod outcome;
+mod replay;
 mod routes;
 mod server;
-mod turns;
-mod waits;
-mod worker;
 
 pub use balance::{Balanced, balanced};
-pub use client::{BoxError, ClientLayer, ClientService, ResponseBody, ResponseFuture};
+pub use client::{ClientLayer, ClientService, ResponseBody, ResponseFuture};
 pub use context::{Context, Scope, spawn};
 pub use control::{NotReady, Source, Status};
 pub use damper::Damper;
@@ -104,6 +100,7 @@ pub use damper_core::chain::Repeater;
 pub use damper_core::repeat_limit::Served;
 pub use damper_core::{Code, Counters, Ending, Fate, Faults, Kill, Mode};
 pub use options::Options;
+pub use outcome::BoxError;
 pub use server::{ServerBody, ServerFuture, ServerLayer, ServerService};
 
 #[cfg(feature = "fuzzing")]

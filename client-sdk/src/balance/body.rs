@@ -8,7 +8,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::in_flight::InFlight;
-use crate::client::verdict;
+use crate::outcome::verdict;
 
 /// Response body of a [`Balanced`](super::Balanced) channel.
 #[derive(Debug)]

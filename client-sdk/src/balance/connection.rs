@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::connect::Connector;
 use super::endpoint::Endpoint;
 use super::set::Shared;
-use crate::waits::ReconnectBackoff;
+use crate::background::reconnect_backoff::ReconnectBackoff;
 
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// A shorter connection counts as a failed attempt.

@@ -21,7 +21,7 @@ use super::connection;
 use super::endpoint::Endpoint;
 use super::set::{Set, Shared};
 use super::targets::{Changes, Checked, Name, Place};
-use crate::names::Names;
+use crate::background::names::Names;
 
 /// Interval between lookups.
 const EVERY: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use damper_core::{Time, Verdict, deadline};
 
 use super::endpoint::Endpoint;
 use super::set::{Set, Shared};
-use crate::client::verdict;
+use crate::outcome::verdict;
 
 #[derive(Debug)]
 pub(super) struct InFlight {

@@ -15,8 +15,8 @@ use tower_service::Service;
 
 use super::set::{Chosen, Shared};
 use super::{Balanced, BalancedBody};
-use crate::client::{BoxError, verdict};
 use crate::headers;
+use crate::outcome::verdict::{self, BoxError};
 
 /// Connections tried for one request, if each is closed before it accepts the request.
 const SENDS: usize = 8;

@@ -15,7 +15,7 @@ use tokio_rustls::client::TlsStream;
 use tonic::transport::Uri;
 
 use super::connect::{WITHIN, described};
-use crate::worker::TimedThread;
+use crate::background::worker::TimedThread;
 
 /// How long file contents are reused, so that endpoints that connect together read them once.
 const READ_EVERY: Duration = Duration::from_secs(1);

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use damper_core::{Call, CallStart, Code, Failure, Fate, Finish, Mode, SendAttempt, Step, Time, Verdict};
 
-use super::cause::{self, Cause};
-use super::hang_up::BodyCanceller;
-use super::telemetry::{AttemptSpan, CallSpan};
-use super::trail::AttemptTrail;
+use super::body_canceller::BodyCanceller;
+use super::record::telemetry::{AttemptSpan, CallSpan};
+use super::record::trail::AttemptTrail;
 use crate::clock::Clock;
 use crate::context::Context;
-use crate::kills::Bell;
+use crate::outcome::cause::{self, Cause};
 use crate::routes::RouteHandle;
+use crate::routes::kills::Bell;
 
 #[derive(Debug)]
 pub(crate) struct ActiveCall {

@@ -8,10 +8,10 @@ use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;
 
-use super::held::HeldResponse;
-use super::sending::RequestInFlight;
-use super::telemetry::AttemptSpan;
-use super::verdict::BoxError;
+use super::held_response::HeldResponse;
+use super::in_flight::RequestInFlight;
+use super::record::telemetry::AttemptSpan;
+use crate::outcome::verdict::BoxError;
 
 pin_project! {
     /// An attempt with its span.

@@ -21,18 +21,17 @@ use tonic::body::Body;
 use tower_service::Service;
 
 use super::attempt::{Attempt, AttemptResult};
-use super::begun::CommittedCall;
-use super::calling::{CallSlot, CallState, CommittedAttempt};
-use super::cause::Cause;
-use super::held::HeldResponse;
-use super::own_answer::LocalResponse;
-use super::response_body::ResponseBody;
-use super::response_future::CallResult;
-use super::sending::RequestInFlight;
-use super::telemetry::AttemptSpan;
-use super::verdict::{self, BoxError};
+use super::committed::CommittedCall;
+use super::held_response::HeldResponse;
+use super::in_flight::RequestInFlight;
+use super::local_response::LocalResponse;
+use super::record::telemetry::AttemptSpan;
+use super::response_body::{CallResult, ResponseBody};
+use super::slot::{CallSlot, CallState, CommittedAttempt};
 use crate::balance::tried;
 use crate::headers;
+use crate::outcome::cause::Cause;
+use crate::outcome::verdict::{self, BoxError};
 
 pin_project! {
     /// Future of a call for which the engine may have decisions to make.

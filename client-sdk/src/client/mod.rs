@@ -3,37 +3,31 @@
 //! ```text
 //! layer -> service -+-> passthrough: no rule, the request is forwarded --------+-> response body
 //!                   +-> governed: one or more attempts, until one responds ----+   (until it ends)
-//!                         slot: state of the call, around the engine's `Call`
+//!                         slot: state of the call on the heap, around the engine's `Call`
 //! ```
 //!
-//! `future` is either path, `request` builds the request of each attempt, `replay` buffers its body.
-//! `outcome` reads what an attempt meant, `telemetry` records spans, times and failed calls. Every decision
-//! is a step of `damper_core::Call`.
+//! `response_future` is either path until its response begins, `committed` the call that the response body owns
+//! from then on. `requests` builds the request of each attempt, `record` keeps spans, times and failed attempts.
+//! Every decision is a step of `damper_core::Call`.
 
 mod active_call;
 mod attempt;
-mod begun;
-mod calling;
-mod cause;
+mod body_canceller;
+mod committed;
 mod governed;
-mod hang_up;
-mod held;
+mod held_response;
+mod in_flight;
 mod layer;
-mod own_answer;
-mod passing;
-pub(crate) mod replay;
+mod local_response;
+mod passthrough;
+mod record;
 mod requests;
 mod response_body;
 mod response_future;
-mod sending;
 mod service;
-mod telemetry;
-mod timer;
-mod trail;
-pub(crate) mod verdict;
+mod slot;
 
 pub use layer::ClientLayer;
 pub use response_body::ResponseBody;
 pub use response_future::ResponseFuture;
 pub use service::ClientService;
-pub use verdict::BoxError;

@@ -15,10 +15,10 @@ use tonic::GrpcMethod;
 use tonic::body::Body;
 
 use super::active_call::ActiveCall;
-use super::hang_up::BodyCanceller;
-use super::replay::{self, BufferedRequest, CaptureResult, ReplayBudget};
-use crate::failures::HexId;
+use super::body_canceller::BodyCanceller;
 use crate::headers;
+use crate::replay::{self, BufferedRequest, CaptureResult, ReplayBudget};
+use crate::routes::failed_calls::HexId;
 
 /// Builds the requests of a call.
 #[derive(Debug)]

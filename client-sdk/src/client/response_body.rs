@@ -14,12 +14,15 @@ use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::begun::CommittedCall;
-use super::cause::Cause;
-use super::held::{HeldEnd, HeldResponse};
-use super::own_answer::LocalResponse;
-use super::verdict::{self, BoxError};
+use super::committed::CommittedCall;
+use super::held_response::{HeldEnd, HeldResponse};
+use super::local_response::LocalResponse;
 use crate::headers;
+use crate::outcome::cause::Cause;
+use crate::outcome::verdict::{self, BoxError};
+
+/// Result for the application.
+pub(super) type CallResult<B> = Result<Response<ResponseBody<B>>, BoxError>;
 
 pin_project! {
     /// Response body of the client layer.

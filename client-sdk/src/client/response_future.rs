@@ -5,20 +5,21 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;
 
+use super::committed::CommittedCall;
 use super::governed::GovernedFuture;
-use super::passing::PassthroughFuture;
-use super::response_body::ResponseBody;
-use super::verdict::BoxError;
-
-/// Result for the application.
-pub(super) type CallResult<B> = Result<Response<ResponseBody<B>>, BoxError>;
+use super::in_flight::RequestInFlight;
+use super::passthrough::PassthroughCall;
+use super::response_body::{CallResult, ResponseBody};
+use crate::headers;
+use crate::outcome::cause::Cause;
+use crate::outcome::verdict::{self, BoxError};
 
 pin_project! {
     /// Future of a call through the client layer.
@@ -73,4 +74,59 @@ where
             WayProj::Governed { call } => call.poll(cx),
         }
     }
+}
+
+pin_project! {
+    /// Future of the call until its response begins.
+    pub(super) struct PassthroughFuture<S, F> {
+        #[pin]
+        sending: RequestInFlight<S, F>,
+        // `None` once the response has begun.
+        call: Option<PassthroughCall>,
+    }
+}
+
+impl<S, F> PassthroughFuture<S, F> {
+    pub(super) fn new(sending: RequestInFlight<S, F>, call: PassthroughCall) -> Self {
+        Self { sending, call: Some(call) }
+    }
+}
+
+impl<S, B> PassthroughFuture<S, S::Future>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Error: Into<BoxError>,
+    B: http_body::Body,
+    B::Error: Into<BoxError>,
+{
+    pub(super) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CallResult<B>> {
+        let this = self.project();
+        let outcome = ready!(this.sending.poll(cx));
+        let call = this.call.take().expect("not polled after its answer");
+        Poll::Ready(answered(call, outcome))
+    }
+}
+
+/// Returns the application's result. The call ends here or with the response body.
+fn answered<B>(call: PassthroughCall, outcome: Result<Response<B>, BoxError>) -> CallResult<B>
+where
+    B: http_body::Body,
+    B::Error: Into<BoxError>,
+{
+    let response = match outcome {
+        Ok(response) => response,
+        Err(error) => {
+            call.ended(&verdict::of_error(&*error), Cause::Error(&*error));
+            return Err(error);
+        }
+    };
+    let mut response = match verdict::of_response(&response, call.external) {
+        Some(verdict) => {
+            call.ended(&verdict, Cause::Headers(response.status(), response.headers()));
+            response.map(ResponseBody::decided)
+        }
+        None => response.map(|body| ResponseBody::begun(body, CommittedCall::Passing(call))),
+    };
+    headers::clean(response.headers_mut());
+    Ok(response)
 }

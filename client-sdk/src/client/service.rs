@@ -14,20 +14,20 @@ use tonic::body::Body;
 use tower_service::Service;
 
 use super::active_call::ActiveCall;
-use super::calling::CallSlot;
 use super::governed::GovernedFuture;
-use super::own_answer::LocalResponse;
-use super::passing::{PassthroughCall, PassthroughFuture};
+use super::in_flight::RequestInFlight;
+use super::local_response::LocalResponse;
+use super::passthrough::PassthroughCall;
+use super::record::telemetry::CallSpan;
+use super::record::trail::AttemptTrail;
 use super::requests::{self, RequestFactory, RequestOptions};
 use super::response_body::ResponseBody;
-use super::response_future::ResponseFuture;
-use super::sending::RequestInFlight;
-use super::telemetry::CallSpan;
-use super::trail::AttemptTrail;
-use super::verdict::BoxError;
+use super::response_future::{PassthroughFuture, ResponseFuture};
+use super::slot::CallSlot;
 use crate::clock::Clock;
 use crate::context::Context;
-use crate::failures::Ids;
+use crate::outcome::verdict::BoxError;
+use crate::routes::failed_calls::Ids;
 use crate::routes::{Callee, RouteHandle, Runtime, method_of};
 
 /// A channel, or any service of gRPC requests, with Damper's rules applied.

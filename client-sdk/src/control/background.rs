@@ -13,9 +13,9 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{ControlContext, Stop, keep, overrides, stream};
-use crate::waits::ReconnectBackoff;
-use crate::worker::{self, TimedThread};
+use super::{ControlContext, Stop, overrides, persist, stream};
+use crate::background::reconnect_backoff::ReconnectBackoff;
+use crate::background::worker::{self, TimedThread};
 
 /// Limit for reading the state file and the override file before the stream begins.
 const START_WITHIN: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ pub(super) async fn run(shared: Arc<ControlContext>, stop: Stop) {
     tokio::join!(
         part("stream", |shared, stop| Box::pin(follow(shared, stop))),
         part("override", |shared, stop| Box::pin(async move { overrides::follow(&shared, stop).await })),
-        part("disk", |shared, stop| Box::pin(async move { keep::run(&shared, stop).await })),
+        part("disk", |shared, stop| Box::pin(async move { persist::run(&shared, stop).await })),
         publishing,
     );
 }

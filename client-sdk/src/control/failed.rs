@@ -2,7 +2,7 @@
 
 use damper_proto::v1;
 
-use crate::failures::{FailedAttempt, FailedCall, Failures, HexId, Ids};
+use crate::routes::failed_calls::{FailedAttempt, FailedCall, Failures, HexId, Ids};
 
 /// Takes the failed calls of a route.
 pub(super) fn failed_calls(failures: &Failures) -> Vec<v1::FailedCall> {

@@ -15,10 +15,8 @@ use damper_proto::v1::server_message::Kind;
 use super::applier::{ApplyOutcome, KillMessage, Position, Response};
 use super::report::Reporter;
 use super::{ControlContext, Status};
-use crate::client::ClientLayer;
 use crate::options::Options;
 use crate::routes::Runtime;
-use crate::server::ServerLayer;
 
 /// The Damper of one service.
 #[derive(Debug)]
@@ -121,19 +119,8 @@ impl FuzzHarness {
         Reporter::new().parts(&self.0).await
     }
 
-    /// As [`Damper::client_layer`](crate::Damper::client_layer).
-    ///
-    /// # Errors
-    /// The problem with the name.
-    pub fn client_layer(&self, callee_service: &str) -> Result<ClientLayer, Faults> {
-        let callee = self.0.engine.callee(callee_service)?;
-        Ok(ClientLayer::new(Arc::clone(&self.0.engine), callee))
-    }
-
-    /// As [`Damper::server_layer`](crate::Damper::server_layer).
-    #[must_use]
-    pub fn server_layer(&self) -> ServerLayer {
-        ServerLayer::new(Arc::clone(&self.0.engine))
+    pub(crate) fn engine(&self) -> &Arc<Runtime> {
+        &self.0.engine
     }
 
     /// As [`Damper::for_each_route`](crate::Damper::for_each_route).

@@ -13,14 +13,15 @@ mod channel;
 mod failed;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod keep;
-mod last_known_good;
 mod opening;
-pub(crate) mod overrides;
+mod overrides;
+mod persist;
 #[cfg(feature = "metrics")]
-mod publish;
+pub(crate) mod publish;
 mod reconnect;
+mod refusals;
 mod report;
+mod state_file;
 mod status;
 mod stream;
 
@@ -35,9 +36,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use self::applier::{Applier, ApplyOutcome, KillMessage, Position, Present, Response};
-use self::keep::Persister;
-use self::last_known_good::StateFile;
 use self::overrides::Override;
+use self::persist::Persister;
+use self::state_file::StateFile;
 pub use self::status::{NotReady, Source, Status};
 use crate::options::Settings;
 use crate::routes::Runtime;

@@ -28,10 +28,11 @@ use tower_service::Service;
 use super::applier::Position;
 use super::channel::SafeChannel;
 use super::reconnect::Replica;
-use super::stream::{at_most, message};
+use super::refusals::at_most;
+use super::stream::message;
 use super::{ControlContext, SDK_VERSION, mode_to_wire};
-use crate::names::Names;
-use crate::worker::TimedThread;
+use crate::background::names::Names;
+use crate::background::worker::TimedThread;
 
 /// Limit of each step: lookup, files, connection with TLS handshake.
 const STEP_WITHIN: Duration = Duration::from_secs(5);

@@ -17,32 +17,14 @@ use damper_core::Mode;
 use tokio::time::MissedTickBehavior;
 
 use super::{ControlContext, Stop};
-use crate::worker::TimedThread;
-
-/// Variable with a mode.
-pub(crate) const MODE_VARIABLE: &str = "DAMPER_MODE";
-/// Variable with the path of the override file.
-pub(crate) const FILE_VARIABLE: &str = "DAMPER_MODE_FILE";
+use crate::background::worker::TimedThread;
+use crate::options::mode_override::parse;
 
 const POLL: Duration = Duration::from_secs(5);
 /// Limit of a read; a longer one is waited for at the next poll.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 /// Limit of the file: a mode with white space.
 const MAX_BYTES: u64 = 64;
-
-/// Parses a mode; `None` if empty.
-///
-/// # Errors
-/// The mode is unknown.
-pub(crate) fn parse(text: &str) -> Result<Option<Mode>, String> {
-    match text.trim() {
-        "" => Ok(None),
-        "off" => Ok(Some(Mode::Off)),
-        "observe" => Ok(Some(Mode::Observe)),
-        "enforce" => Ok(Some(Mode::Enforce)),
-        other => Err(format!("{other:?} unknown mode, must be off, observe or enforce")),
-    }
-}
 
 /// Returns the lower of two modes; `None` if neither reduces anything.
 pub(super) fn lower(one: Option<Mode>, other: Option<Mode>) -> Option<Mode> {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use damper_endpoint::address;
 use tonic::transport::Uri;
 
-use crate::waits::{ReconnectBackoff, jittered};
+use crate::background::reconnect_backoff::{ReconnectBackoff, jittered};
 
 /// Longest wait after a failed round. With the time to connect it stays below 3 s.
 const LONGEST: Duration = Duration::from_millis(2_500);

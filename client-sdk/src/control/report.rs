@@ -19,9 +19,9 @@ use damper_proto::{convert, v1};
 
 use super::ControlContext;
 use super::failed::failed_calls;
+use crate::background::turns::Turns;
 use crate::balance::{Figures, Standing as EndpointStanding};
 use crate::routes::{Callee, RouteHandle, Runtime};
-use crate::turns::Turns;
 
 /// Default interval; the server may change it.
 const INTERVAL: Duration = Duration::from_secs(5);

@@ -5,7 +5,6 @@
 //! (three bookmarks) is closed. No call of the application waits here, large tables are applied off the
 //! runtime, and a server that reads slowly delays only its own acknowledgements.
 
-use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,6 @@ use damper_endpoint::Token;
 use damper_proto::v1;
 use damper_proto::v1::client_message::Kind as FromUs;
 use damper_proto::v1::server_message::Kind;
-use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::transport::Uri;
@@ -22,9 +20,10 @@ use tonic::{Code, Streaming};
 use super::applier::{ApplyOutcome, KillMessage, Position, Response};
 use super::opening::{ConnectError, Connector};
 use super::reconnect::{ReconnectStep, Replica, Replicas};
+use super::refusals::{Short, at_most, note};
 use super::report::Reporter;
 use super::{ControlContext, Stop};
-use crate::worker::run_blocking;
+use crate::background::worker::run_blocking;
 
 /// Time without messages after which a stream is closed: three bookmarks.
 const SILENCE: Duration = Duration::from_secs(45);
@@ -32,18 +31,12 @@ const SILENCE: Duration = Duration::from_secs(45);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Limit for closing the stream at shutdown.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
-/// Keeps a hello or acknowledgement below the control plane's limit of 1 MiB per message.
-const MAX_REFUSALS: usize = 300;
-const MAX_REFUSAL_BYTES: usize = 768 << 10;
 /// Number of entries processed on the runtime, which takes a millisecond or two.
 const MAX_EFFORT: usize = 1_000;
 /// Interval at which the files are checked for a new token while all replicas deny access.
 const LOOK_FOR_TOKEN_EVERY: Duration = Duration::from_secs(1);
 /// Interval between warnings of the same outage.
 const WARN_EVERY: Duration = Duration::from_secs(60);
-/// Limit for texts of a server.
-const MAX_PROBLEM_CHARS: usize = 500;
-
 /// Follows one replica after another until stopped.
 pub(super) async fn run(shared: &Arc<ControlContext>, mut stop: Stop) {
     let mut following = Following {
@@ -391,41 +384,6 @@ fn warn_of_end(end: Option<prost_types::Timestamp>) {
 
 pub(super) fn message(kind: FromUs) -> v1::ClientMessage {
     v1::ClientMessage { kind: Some(kind) }
-}
-
-/// A longer list would exceed the message limit, and the server would receive none.
-pub(super) fn at_most<'a>(
-    refused: impl IntoIterator<Item = &'a v1::Refusal>,
-    count: usize,
-) -> Vec<v1::Refusal> {
-    let mut bytes = 0;
-    let fits = |refusal: &&v1::Refusal| {
-        bytes += refusal.encoded_len();
-        bytes <= MAX_REFUSAL_BYTES
-    };
-    let named: Vec<_> = refused.into_iter().take(MAX_REFUSALS).take_while(fits).cloned().collect();
-    if named.len() < count {
-        tracing::warn!(refused = count, named = named.len(), "too many rejections to name them all");
-    }
-    named
-}
-
-fn note(refused: &[v1::Refusal]) {
-    let Some(v1::Refusal { key, revision, reason, guard, kill }) = refused.first() else { return };
-    let (count, first) = (refused.len(), format!("{key:?}"));
-    tracing::warn!(count, first = %Short(&first), guard, kill, revision, reason, "rules, guards or kills rejected; previous versions stay in force; without one a rule is off, and a guard or kill has no effect");
-}
-
-/// The beginning of a peer's text, on one line.
-struct Short<'a>(&'a str);
-
-impl fmt::Display for Short<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for shown in self.0.chars().take(MAX_PROBLEM_CHARS) {
-            f.write_char(if shown.is_control() { ' ' } else { shown })?;
-        }
-        if self.0.chars().nth(MAX_PROBLEM_CHARS).is_some() { f.write_str("...") } else { Ok(()) }
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use damper_core::{Code, Counters, Hedge, HedgeDelay};
 
 use super::peer::{Peer, Reply, ScriptedBody, after, begun, data, ok, trailers, trailers_only, unavailable};
 use super::*;
-use crate::failures::FailedCall;
+use crate::routes::failed_calls::FailedCall;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 

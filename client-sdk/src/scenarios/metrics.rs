@@ -7,7 +7,8 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
 use super::peer::{Peer, Reply, ScriptedBody, after, begun, data, ok, unavailable};
 use super::*;
-use crate::metrics::{self, Detail, OfCallee, publish};
+use crate::control::publish::publish;
+use crate::metrics::{self, Detail, OfCallee};
 
 /// Content of a recorder, by `name{label=value,...}` with sorted labels.
 struct Recorded {
@@ -201,7 +202,7 @@ async fn fates_sum_to_calls() {
 
 #[test]
 fn each_fate_is_in_one_row_of_the_resilience4j_table() {
-    let text = include_str!("../metrics.rs");
+    let text = include_str!("../metrics/mod.rs");
     let rows: Vec<_> = text
         .lines()
         .filter(|line| {

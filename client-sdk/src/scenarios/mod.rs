@@ -32,7 +32,8 @@ use tonic::body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::client::{BoxError, ClientLayer, ClientService};
+use crate::client::{ClientLayer, ClientService};
+use crate::outcome::BoxError;
 use crate::routes::Runtime;
 
 pub(crate) const METHOD: &str = "/inventory.v1.Inventory/Reserve";

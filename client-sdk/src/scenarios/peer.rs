@@ -15,7 +15,7 @@ use http_body_util::BodyExt;
 use tonic::body::Body;
 use tower_service::Service;
 
-use crate::client::BoxError;
+use crate::outcome::BoxError;
 
 #[derive(Clone, Default)]
 pub(crate) struct Peer(Arc<Mutex<State>>);

@@ -9,11 +9,9 @@ mod body;
 mod future;
 mod layer;
 mod reply;
-mod served;
 mod service;
 
 pub use body::ServerBody;
 pub use future::ServerFuture;
 pub use layer::ServerLayer;
-pub(crate) use served::ServedMethods;
 pub use service::ServerService;

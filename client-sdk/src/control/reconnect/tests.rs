@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::waits::SHORTEST;
+use crate::background::reconnect_backoff::SHORTEST;
 
 fn uri(text: &str) -> Uri {
     text.parse().unwrap()

@@ -12,13 +12,13 @@ use damper_core::endpoints::Tried;
 use damper_core::{Step, Verdict};
 
 use super::active_call::ActiveCall;
-use super::cause::Cause;
-use super::hang_up::BodyCanceller;
-use super::own_answer::LocalResponse;
+use super::body_canceller::BodyCanceller;
+use super::local_response::LocalResponse;
+use super::record::telemetry::AttemptSpan;
 use super::requests::RequestFactory;
-use super::telemetry::AttemptSpan;
-use super::timer::Timer;
-use crate::kills::KillWaker;
+use crate::clock::timer::Timer;
+use crate::outcome::cause::Cause;
+use crate::routes::kills::KillWaker;
 
 /// Free slots per thread: about 60 kB, enough for as many concurrent calls.
 const MOST: usize = 64;
@@ -158,7 +158,8 @@ mod tests {
     use tower_service::Service;
 
     use super::*;
-    use crate::client::{BoxError, ClientService};
+    use crate::client::ClientService;
+    use crate::outcome::BoxError;
     use crate::scenarios::{ended, enforce, engine, governed, request};
 
     type Silence = Pending<Result<Response<Body>, BoxError>>;

@@ -15,11 +15,11 @@ use http::{HeaderMap, StatusCode};
 use crate::headers;
 
 /// Detail of an attempt that timed out.
-pub(super) const OVER: &str = "no answer within its time limit";
+pub(crate) const OVER: &str = "no answer within its time limit";
 
 /// Where the outcome of an attempt was read.
 #[derive(Clone, Copy)]
-pub(super) enum Cause<'a> {
+pub(crate) enum Cause<'a> {
     /// Headers of a response without a body.
     Headers(StatusCode, &'a HeaderMap),
     /// Trailers; the code names their status.
@@ -37,13 +37,13 @@ const OF_TRANSPORT: CodeSet =
     CodeSet::of(&[Code::Cancelled, Code::Unknown, Code::Internal, Code::Unavailable]);
 
 /// Returns the codes that the application may see for an attempt counted with `code`.
-pub(super) fn seen_as(code: Code, is_error: bool) -> CodeSet {
+pub(crate) fn seen_as(code: Code, is_error: bool) -> CodeSet {
     let code = CodeSet::of(&[code]);
     if is_error { code.union(OF_TRANSPORT) } else { code }
 }
 
 /// Describes a failed attempt in at most [`MAX_DETAIL_BYTES`].
-pub(super) fn detail(verdict: &Verdict, cause: Cause<'_>) -> Cow<'static, str> {
+pub(crate) fn detail(verdict: &Verdict, cause: Cause<'_>) -> Cow<'static, str> {
     let words = match cause {
         Cause::Headers(http, headers) if !headers.contains_key(&headers::GRPC_STATUS) => {
             format!("HTTP status {} without a gRPC status", http.as_u16()).into()

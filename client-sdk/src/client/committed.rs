@@ -6,9 +6,9 @@ use std::task::{Context, Poll, ready};
 
 use damper_core::{Answer, Step, Verdict};
 
-use super::calling::{CallState, CommittedAttempt};
-use super::cause::Cause;
-use super::passing::PassthroughCall;
+use super::passthrough::PassthroughCall;
+use super::slot::{CallState, CommittedAttempt};
+use crate::outcome::cause::Cause;
 
 #[derive(Debug)]
 pub(super) enum CommittedCall {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{ControlContext, Stop, last_known_good::StateFile};
-use crate::worker;
+use super::{ControlContext, Stop, state_file::StateFile};
+use crate::background::worker;
 
 /// Time for which deltas are collected.
 const GATHER: Duration = Duration::from_millis(300);

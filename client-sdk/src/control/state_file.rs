@@ -18,7 +18,7 @@ use damper_proto::v1;
 use prost::Message;
 
 use super::applier::{PersistedState, Position};
-use crate::identity::Identity;
+use crate::options::identity::Identity;
 
 const FORMAT: &[u8; 12] = b"damper-rules";
 /// Version 2 added guards, 3 added kills. A process without guards would run rules that a guard must tighten,

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
-use crate::worker::TimedThread;
+use crate::background::worker::TimedThread;
 
 /// Looks up names; at most one lookup per name at a time.
 #[derive(Debug, Default)]

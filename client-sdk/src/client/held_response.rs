@@ -13,8 +13,8 @@ use damper_core::Verdict;
 use http::{HeaderMap, Response};
 use http_body::Body;
 
-use super::cause::Cause;
-use super::verdict::{self, BoxError};
+use crate::outcome::cause::Cause;
+use crate::outcome::verdict::{self, BoxError};
 
 /// A gRPC message begins with one byte of flags and four of length.
 const PREFIX: usize = 5;

@@ -56,15 +56,11 @@
 
 #[cfg(feature = "metrics")]
 mod histograms;
-#[cfg(feature = "metrics")]
-mod publish;
 #[cfg(not(feature = "metrics"))]
 mod without;
 
 #[cfg(feature = "metrics")]
 pub(crate) use histograms::{AttemptTimes, CallTimes, Detail, OfCallee};
-#[cfg(feature = "metrics")]
-pub(crate) use publish::{INTERVAL, publish};
 #[cfg(not(feature = "metrics"))]
 pub(crate) use without::{AttemptTimes, CallTimes, Detail, OfCallee};
 

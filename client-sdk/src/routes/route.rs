@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use damper_core::{Route, Rule};
 
-use crate::failures::{FailureQuota, Failures};
-use crate::kills::Bell;
+use super::failed_calls::{FailureQuota, Failures};
+use super::kills::Bell;
 
 /// A route with its failed calls.
 ///

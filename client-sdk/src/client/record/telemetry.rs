@@ -39,7 +39,7 @@ struct Names {
 
 impl CallSpan {
     /// Begins the span of a call.
-    pub(super) fn begin(route: &RouteHandle, callee: &Callee, method: &str, now: Time) -> Self {
+    pub(in crate::client) fn begin(route: &RouteHandle, callee: &Callee, method: &str, now: Time) -> Self {
         let span = call_span(route, callee.name(), method);
         let names = || Box::new(Names { callee: callee.name().to_owned(), method: method.to_owned() });
         let names = (!span.is_disabled()).then(names);
@@ -48,7 +48,7 @@ impl CallSpan {
     }
 
     /// Records an attempt that is sent.
-    pub(super) fn sent(&mut self, send: &SendAttempt, now: Time, clock: Clock) -> AttemptSpan {
+    pub(in crate::client) fn sent(&mut self, send: &SendAttempt, now: Time, clock: Clock) -> AttemptSpan {
         let span = self.names.as_ref().map_or_else(Span::none, |names| attempt_span(&self.span, names, send));
         self.log_repeat(send);
         let limit = send.limit.map(|limit| now + limit);
@@ -57,7 +57,12 @@ impl CallSpan {
     }
 
     /// Records the end of an attempt and returns its code.
-    pub(super) fn attempt_ended(&mut self, mut attempt: AttemptSpan, verdict: &Verdict, now: Time) -> Code {
+    pub(in crate::client) fn attempt_ended(
+        &mut self,
+        mut attempt: AttemptSpan,
+        verdict: &Verdict,
+        now: Time,
+    ) -> Code {
         let code = match verdict.code() {
             // A timer elsewhere with the same limit usually fires first and reports a cancellation.
             Code::Cancelled => attempt.code_of_end(now),
@@ -68,12 +73,12 @@ impl CallSpan {
     }
 
     /// Records the timeout of an attempt.
-    pub(super) fn attempt_timed_out(&mut self, mut attempt: AttemptSpan, now: Time) {
+    pub(in crate::client) fn attempt_timed_out(&mut self, mut attempt: AttemptSpan, now: Time) {
         self.record_end(&mut attempt, Code::DeadlineExceeded, now);
     }
 
     /// Returns the code that the application gets.
-    pub(super) fn code_of(&self, finish: &Finish) -> Code {
+    pub(in crate::client) fn code_of(&self, finish: &Finish) -> Code {
         match finish.answer {
             Answer::Attempt(_) => self.code,
             Answer::CircuitOpen | Answer::Killed => Code::Unavailable,
@@ -83,7 +88,7 @@ impl CallSpan {
     }
 
     /// Records the end of the call, after this number of attempts.
-    pub(super) fn ended(&mut self, finish: &Finish, sends: u32, now: Time) {
+    pub(in crate::client) fn ended(&mut self, finish: &Finish, sends: u32, now: Time) {
         self.times.ended(now);
         if self.span.is_disabled() {
             return;
@@ -139,23 +144,23 @@ pub(crate) struct AttemptSpan {
 
 impl AttemptSpan {
     /// Returns the span of no attempt.
-    pub(super) fn none() -> Self {
+    pub(in crate::client) fn none() -> Self {
         let (span, times) = (Span::none(), AttemptTimes::none());
         Self { number: 0, span, sent_at: Time::ZERO, limit: None, clock: None, times }
     }
 
     /// Returns the engine's number of the attempt.
-    pub(super) fn number(&self) -> u32 {
+    pub(in crate::client) fn number(&self) -> u32 {
         self.number
     }
 
-    pub(super) fn span(&self) -> &Span {
+    pub(in crate::client) fn span(&self) -> &Span {
         &self.span
     }
 
     /// Ends the attempt because the call ended without it: another attempt was first, or the deadline has
     /// passed.
-    pub(super) fn lost(&mut self) {
+    pub(in crate::client) fn lost(&mut self) {
         let Some(now) = self.now_if_recorded() else { return };
         let is_over = self.limit.is_some_and(|limit| limit <= now);
         self.record_end(if is_over { Code::DeadlineExceeded } else { Code::Cancelled }, is_over, now);

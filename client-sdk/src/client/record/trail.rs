@@ -2,7 +2,7 @@
 //!
 //! A call whose first attempt succeeds stores a few words; a passthrough call starts its record when it
 //! fails. The list begins with the first failure or the second attempt, and only while its route records any,
-//! see `crate::failures`.
+//! see `crate::routes::failed_calls`.
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -10,12 +10,12 @@ use std::time::SystemTime;
 use damper_core::failed_call::MAX_ATTEMPTS;
 use damper_core::{AttemptKind, Code, Finish, SendAttempt, Time, Verdict};
 
-use super::cause::{self, Cause};
-use crate::failures::{FailedAttempt, FailedCall, Failures, Ids};
+use crate::outcome::cause::{self, Cause};
+use crate::routes::failed_calls::{FailedAttempt, FailedCall, Failures, Ids};
 
 /// Attempts of one call.
 #[derive(Debug)]
-pub(super) struct AttemptTrail {
+pub(in crate::client) struct AttemptTrail {
     began: Time,
     ids: Ids,
     sends: u32,
@@ -32,21 +32,21 @@ enum Attempts {
 }
 
 impl AttemptTrail {
-    pub(super) fn begin(ids: Ids, now: Time) -> Self {
+    pub(in crate::client) fn begin(ids: Ids, now: Time) -> Self {
         Self { began: now, ids, sends: 0, attempts: Attempts::First }
     }
 
     /// Returns the record of a call whose only attempt was sent at its start.
-    pub(super) fn of_first(ids: Ids, began: Time) -> Self {
+    pub(in crate::client) fn of_first(ids: Ids, began: Time) -> Self {
         Self { sends: 1, ..Self::begin(ids, began) }
     }
 
     /// Number of attempts of any kind.
-    pub(super) fn sends(&self) -> u32 {
+    pub(in crate::client) fn sends(&self) -> u32 {
         self.sends
     }
 
-    pub(super) fn sent(&mut self, send: &SendAttempt, now: Time, failures: &Failures) {
+    pub(in crate::client) fn sent(&mut self, send: &SendAttempt, now: Time, failures: &Failures) {
         if self.sends > 0 {
             let attempt = self.in_flight(send.attempt, send.kind, now);
             if let Some(list) = self.list(failures, now).filter(|list| list.len() < MAX_ATTEMPTS) {
@@ -57,7 +57,7 @@ impl AttemptTrail {
     }
 
     /// Records the end of an attempt.
-    pub(super) fn attempt_ended(
+    pub(in crate::client) fn attempt_ended(
         &mut self,
         number: u32,
         code: Code,
@@ -80,7 +80,7 @@ impl AttemptTrail {
     }
 
     /// Records a timeout for all attempts in flight.
-    pub(super) fn timed_out(&mut self, now: Time, failures: &Failures) {
+    pub(in crate::client) fn timed_out(&mut self, now: Time, failures: &Failures) {
         let after = now.since(self.began);
         let in_flight = self.list(failures, now).into_iter().flatten();
         for attempt in in_flight.filter(|attempt| attempt.took.is_none()) {
@@ -91,7 +91,7 @@ impl AttemptTrail {
     }
 
     /// Records the end of the call with the code that the application got.
-    pub(super) fn ended(&mut self, finish: &Finish, code: Code, now: Time, failures: &Failures) {
+    pub(in crate::client) fn ended(&mut self, finish: &Finish, code: Code, now: Time, failures: &Failures) {
         if finish.ending.fate.is_ok() {
             return;
         }

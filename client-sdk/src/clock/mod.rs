@@ -3,6 +3,8 @@
 //! `damper-core` takes times as microseconds since an origin: the creation of the runtime. Instants are
 //! tokio's, so that a paused clock in tests moves everything together.
 
+pub(crate) mod timer;
+
 use std::time::{Duration, SystemTime};
 
 use damper_core::Time;

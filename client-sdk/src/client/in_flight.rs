@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;
 
-use super::verdict::BoxError;
+use crate::outcome::verdict::BoxError;
 
 pin_project! {
     #[project = SendingProj]

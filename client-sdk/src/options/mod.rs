@@ -3,6 +3,9 @@
 //! Setters cannot fail. [`Damper::connect`](crate::Damper::connect) checks everything and reports all faults
 //! together, each under its option or variable.
 
+pub(crate) mod identity;
+pub(crate) mod mode_override;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,9 +14,8 @@ use damper_core::{Faults, Mode};
 use damper_endpoint::{Access, Speaker, address};
 use tonic::transport::Uri;
 
-use crate::control::overrides;
-use crate::identity::{CodeIdentity, Identity};
 use crate::metrics::Detail;
+use crate::options::identity::{CodeIdentity, Identity};
 
 /// Variable with the addresses of the control plane, separated by commas.
 const SERVER_VARIABLE: &str = "DAMPER_SERVER";
@@ -216,8 +218,9 @@ impl Options {
         let access = Access::resolve(self.access, Speaker::Code, &endpoints, &env, &mut faults);
         let endpoints = endpoints.into_iter().map(|(_, uri)| uri).collect();
         let identity = Identity::resolve(&self.identity, &env, &mut faults);
-        let mode = imposed(&env(overrides::MODE_VARIABLE).unwrap_or_default());
-        let override_file = self.override_file.or_else(|| env(overrides::FILE_VARIABLE).map(PathBuf::from));
+        let mode = imposed(&env(mode_override::MODE_VARIABLE).unwrap_or_default());
+        let override_file =
+            self.override_file.or_else(|| env(mode_override::FILE_VARIABLE).map(PathBuf::from));
         let state_dir = self.state_dir.or_else(|| env(STATE_VARIABLE).map(PathBuf::from));
         let detail = self.detail;
         faults.or(Settings { identity, endpoints, access, state_dir, override_file, mode, detail })
@@ -241,8 +244,8 @@ impl fmt::Debug for Options {
 /// Returns the mode of `DAMPER_MODE`. An unknown mode is `off`: the variable is set in emergencies to reduce
 /// the mode of rules, and a service that fails to start would make the emergency worse.
 fn imposed(text: &str) -> Option<Mode> {
-    overrides::parse(text).unwrap_or_else(|problem| {
-        tracing::error!(variable = overrides::MODE_VARIABLE, problem, "unknown mode; using off");
+    mode_override::parse(text).unwrap_or_else(|problem| {
+        tracing::error!(variable = mode_override::MODE_VARIABLE, problem, "unknown mode; using off");
         Some(Mode::Off)
     })
 }

@@ -7,7 +7,10 @@
 //!
 //! This module makes no decisions; see `damper_core::Call`.
 
-mod known;
+pub(crate) mod failed_calls;
+pub(crate) mod kills;
+mod route;
+mod served;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,15 +23,15 @@ use damper_core::{Faults, Kill, MAX_ROUTES, Mode, OTHER_METHOD, RouteKey, Rule, 
 use foldhash::fast::RandomState;
 use http::Request;
 
+use self::failed_calls::FailureQuota;
+use self::kills::ActiveKills;
 use crate::balance::Channels;
-use crate::client::replay::ReplayBudget;
 use crate::clock::Clock;
-use crate::failures::FailureQuota;
-use crate::kills::ActiveKills;
 use crate::metrics::{self, CallTimes, Detail};
-use crate::server::ServedMethods;
+use crate::replay::ReplayBudget;
 
-pub(crate) use self::known::RouteHandle;
+pub(crate) use self::route::RouteHandle;
+pub(crate) use self::served::ServedMethods;
 
 /// State shared by all layers of one `Damper`.
 #[derive(Debug)]

@@ -1,0 +1,6 @@
+//! Work off the calls' path: threads for blocking work, name lookups, waits between connection attempts.
+
+pub(crate) mod names;
+pub(crate) mod reconnect_backoff;
+pub(crate) mod turns;
+pub(crate) mod worker;
