@@ -161,3 +161,31 @@ fn the_rust_in_the_readme_is_the_example_that_compiles() {
         assert!(EXAMPLE.contains(line.trim()), "not in the example: {line}");
     }
 }
+
+/// ARCHITECTURE.md shortens paths; capitals in a path stand for a name.
+#[test]
+fn paths_in_the_architecture_exist() {
+    let short = [
+        ("core", "client-sdk/core/src"),
+        ("sdk", "client-sdk/src"),
+        ("server", "control-plane/src"),
+        ("store", "control-plane/store/src"),
+        ("net", "control-plane/net/src"),
+        ("sim", "control-plane/sim/src"),
+        ("cli", "control-plane/cli/src"),
+        ("wire", "proto/proto/damper/v1"),
+    ];
+    let (_, tables) = ARCHITECTURE.split_once("## Invariants").expect("the section");
+    let codes = tables.split('`').skip(1).step_by(2).filter(|code| code.contains('/') && !code.contains(' '));
+    let is_name = |part: &str| part.trim_end_matches(".rs").bytes().all(|byte| byte.is_ascii_uppercase());
+    let mut paths = 0;
+    for code in codes.filter(|code| !code.trim_end_matches('/').split('/').any(is_name)) {
+        let (first, rest) = code.split_once('/').expect("a slash");
+        let folder = short.iter().find(|(name, _)| *name == first).map_or(first, |(_, folder)| folder);
+        let path = root().join(folder).join(rest);
+        let exists = path.exists() || path.with_extension("rs").exists();
+        assert!(exists, "ARCHITECTURE.md names {code}: {}", path.display());
+        paths += 1;
+    }
+    assert!(paths > 80, "only {paths} paths were found");
+}
