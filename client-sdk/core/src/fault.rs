@@ -22,8 +22,10 @@ impl fmt::Display for Fault {
 }
 
 /// All faults of one input, in the order of its fields.
-#[derive(Clone, Default, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Faults(Vec<Fault>);
+
+impl std::error::Error for Faults {}
 
 impl Faults {
     /// Returns an empty list.

@@ -29,7 +29,9 @@ mod route;
 mod rules;
 mod time;
 
-pub use call::{Answer, AttemptKind, Call, CallStart, Finish, Passthrough, SendAttempt, Step, backoff};
+pub use call::{
+    Answer, AttemptKind, Call, CallStart, ClassCount, Finish, Hints, Passthrough, SendAttempt, Step, Stop, backoff,
+};
 pub use fault::{Fault, Faults, Percent, Ratio};
 pub use gates::repeat_limit::RepeatLimit;
 pub use gates::{breaker, budget, circuit, repeat_limit};

@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use super::ending::Failed;
+use super::hints::Hints;
 use super::in_flight::Pending;
 use super::{AttemptKind, Call, Next};
 use crate::gates::breaker;
@@ -45,8 +46,7 @@ impl Call {
         &mut self,
         route: &Route,
         policy: &Policy,
-        pending: &Pending,
-        failed: Failed,
+        (pending, failed, hints): (&Pending, Failed, &Hints<'_>),
         now: Time,
         random: u64,
     ) -> RetryDecision {
@@ -71,11 +71,11 @@ impl Call {
             Some(_) => return RetryDecision::Next(Next::Nothing),
             None => {}
         }
-        let decided = self.may_retry(route, policy, pending, failure, now).and_then(|pushback| {
+        let decided = self.may_retry(route, policy, (pending, failure, hints), now).and_then(|pushback| {
             // A pushback applies until the next attempt, whatever fails in the meantime.
             self.not_before = self.not_before.max(pushback.map(|wait| now + wait));
             if is_alone {
-                self.repeat(route, policy, failure.code, now, random)
+                self.repeat(route, policy, (failure.code, hints), now, random)
             } else {
                 Ok(self.hedge_early(now))
             }
@@ -92,17 +92,17 @@ impl Call {
         &self,
         route: &Route,
         policy: &Policy,
-        pending: &Pending,
-        failure: Failure,
+        (pending, failure, hints): (&Pending, Failure, &Hints<'_>),
         now: Time,
     ) -> Result<Option<Duration>, Fate> {
         deny(!policy.repeats(), Fate::PolicyOff)?;
-        deny(!policy.retryable().contains(failure.code), Fate::NotRetryable)?;
+        deny(hints.never || !policy.retryable().contains(failure.code), Fate::NotRetryable)?;
         let heeded = failure.no_more_retry && !policy.chain.ignore_no_more_retry;
         deny(heeded, Fate::ChainNoMoreRetry)?;
         let pushback = self.pushback(&failure, now)?;
         deny(route.switch().stops_repeats(now), Fate::Killed)?;
         self.may_send_more(policy, pending.committed)?;
+        Self::check_hints(hints)?;
         Ok(pushback)
     }
 
@@ -111,7 +111,7 @@ impl Call {
         deny(self.start.flag.is_some() && !policy.chain.ignore_retry_flag, Fate::ChainRetryFlag)?;
         deny(committed, Fate::Committed)?;
         deny(!self.start.replayable, Fate::NotReplayable)?;
-        deny(self.attempts >= policy.max_attempts(), Fate::AttemptsExhausted)
+        deny(self.counted_attempts() >= policy.max_attempts(), Fate::AttemptsExhausted)
     }
 
     /// Plans the next attempt if no other is in flight. A policy that only hedges sends it at once.
@@ -119,7 +119,7 @@ impl Call {
         &mut self,
         route: &Route,
         policy: &Policy,
-        code: Code,
+        (code, hints): (Code, &Hints<'_>),
         now: Time,
         random: u64,
     ) -> Result<Next, Fate> {
@@ -127,14 +127,18 @@ impl Call {
         let kind = if policy.retry.is_some() { AttemptKind::Retry } else { AttemptKind::Hedge };
         // An expired pushback does not affect the next wait.
         let not_before = self.not_before.filter(|not_before| *not_before >= now);
-        let wait = match (not_before, &policy.retry) {
-            (Some(not_before), _) => {
+        let wait = match (not_before, hints.wait, &policy.retry) {
+            (Some(not_before), ..) => {
                 waits.restart();
                 not_before.since(now)
             }
-            (None, Some(retry)) => waits.next(&retry.backoff, code, random).ok_or(Fate::AttemptsExhausted)?,
-            (None, None) => Duration::ZERO,
+            (None, Some(wait), _) => wait,
+            (None, None, Some(retry)) => {
+                waits.next(&retry.backoff, code, random).ok_or(Fate::AttemptsExhausted)?
+            }
+            (None, None, None) => Duration::ZERO,
         };
+        self.check_stop(hints, wait, now)?;
         self.may_send_after(route, policy, wait, now)?;
         let taken = admit(route, policy, kind, self.is_counted(now), now)?;
         self.waits = waits;

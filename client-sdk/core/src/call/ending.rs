@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::checks::RetryDecision;
+use super::hints::Hints;
 use super::in_flight::{InFlight, Pending};
 use super::{Answer, AttemptKind, Call, Finish, Next, Step, enforced};
 use crate::gates::breaker;
@@ -85,10 +86,14 @@ impl Call {
         route: &Route,
         pending: Pending,
         failed: Failed,
+        hints: &Hints<'_>,
         now: Time,
         random: u64,
     ) {
         let Failed { failure, answer, .. } = failed;
+        if hints.progressed {
+            self.restart_count();
+        }
         route.state().counters.count_code(failure.code);
         self.flag_received |= failure.no_more_retry;
         let Some(policy) = route.policy() else {
@@ -109,7 +114,7 @@ impl Call {
             route.state().record_at_least(now, now.since(pending.sent_at));
         }
         self.count_would_hedge(route, policy, &pending, now);
-        let decision = self.decide(route, policy, &pending, failed, now, random);
+        let decision = self.decide(route, policy, (&pending, failed, hints), now, random);
         match (policy.mode, decision) {
             (Mode::Enforce, RetryDecision::Next(next)) => (self.next, self.last) = (next, answer),
             (Mode::Enforce, RetryDecision::Remember(fate)) => {

@@ -37,10 +37,12 @@ use self::in_flight::{InFlight, Pending};
 pub mod backoff;
 mod checks;
 mod ending;
+mod hints;
 mod in_flight;
 mod passing;
 mod sending;
 
+pub use self::hints::{ClassCount, Hints, Stop};
 pub use self::passing::Passthrough;
 
 use self::ending::Failed;
@@ -150,6 +152,8 @@ pub struct Call {
     /// Deadline by the rule; differs in observe mode, where the rule's timeout ends nothing.
     rule_deadline: Option<Time>,
     attempts: u32,
+    /// Attempts before the last progress: they count towards no limit.
+    counted_from: u32,
     hedges_left: u32,
     /// Requests that the server provably has not processed, by kind.
     unprocessed: u32,
@@ -205,6 +209,7 @@ impl Call {
             deadline: if enforced(route).is_some() { rule_deadline } else { start.deadline },
             rule_deadline,
             attempts: 0,
+            counted_from: 0,
             hedges_left: policy.and_then(|policy| policy.hedge).map_or(0, |hedge| hedge.max_hedges),
             unprocessed: 0,
             unsent: 0,
@@ -289,6 +294,19 @@ impl Call {
 
     /// Records the end of an attempt; `random` is uniform over all of `u64`.
     pub fn attempt_ended(&mut self, route: &Route, attempt: u32, verdict: Verdict, now: Time, random: u64) {
+        self.attempt_ended_with(route, attempt, verdict, &Hints::default(), now, random);
+    }
+
+    /// As [`attempt_ended`](Self::attempt_ended), with what only code knows about a failure.
+    pub fn attempt_ended_with(
+        &mut self,
+        route: &Route,
+        attempt: u32,
+        verdict: Verdict,
+        hints: &Hints<'_>,
+        now: Time,
+        random: u64,
+    ) {
         let Some(pending) = self.in_flight.take(attempt) else {
             return;
         };
@@ -300,15 +318,27 @@ impl Call {
             return;
         }
         let failed = self.failed(route, &pending, verdict, now);
-        self.after_failure(route, pending, failed, now, random);
+        self.after_failure(route, pending, failed, hints, now, random);
     }
 
     /// Records that an attempt was cancelled as [`Step::Cancel`] requested.
     pub fn attempt_timed_out(&mut self, route: &Route, attempt: u32, now: Time, random: u64) {
+        self.attempt_timed_out_with(route, attempt, &Hints::default(), now, random);
+    }
+
+    /// As [`attempt_timed_out`](Self::attempt_timed_out), with what only code knows about the attempt.
+    pub fn attempt_timed_out_with(
+        &mut self,
+        route: &Route,
+        attempt: u32,
+        hints: &Hints<'_>,
+        now: Time,
+        random: u64,
+    ) {
         let Some(pending) = self.in_flight.take(attempt) else {
             return;
         };
-        self.after_failure(route, pending, Failed::cut(), now, random);
+        self.after_failure(route, pending, Failed::cut(), hints, now, random);
     }
 
     /// Records that the application dropped the call. Returns how it ended, unless it had ended before.

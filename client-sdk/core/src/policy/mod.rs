@@ -30,6 +30,8 @@ pub const TIMEOUT: Bounds<Duration> =
     Bounds { min: Duration::from_millis(1), max: Duration::from_secs(3600) };
 /// `retry.max_attempts`
 pub const MAX_ATTEMPTS: Bounds<u32> = Bounds { min: 1, max: 10 };
+/// `retry.max_attempts` of a policy that code sets for its own closures; the largest means no limit.
+pub const MAX_ATTEMPTS_IN_CODE: Bounds<u32> = Bounds { min: 1, max: u32::MAX };
 /// `replay_limit_bytes`
 pub const REPLAY_LIMIT: Bounds<u32> = Bounds { min: 0, max: 4 << 20 };
 
@@ -166,8 +168,14 @@ impl Policy {
 
     /// Adds a fault for each setting out of range, with its path below the policy.
     pub fn check(&self, faults: &mut Faults) {
+        self.check_with(MAX_ATTEMPTS, faults);
+    }
+
+    /// As [`check`](Self::check), with other bounds for the attempts.
+    pub(crate) fn check_with(&self, max_attempts: Bounds<u32>, faults: &mut Faults) {
         check_timeout("timeout", self.timeout, faults);
         if let Some(retry) = &self.retry {
+            max_attempts.check("retry.max_attempts", retry.max_attempts, faults);
             retry.check(faults);
         }
         if let Some(breaker) = &self.retry_breaker {
@@ -191,7 +199,6 @@ impl Policy {
 
 impl Retry {
     fn check(&self, faults: &mut Faults) {
-        MAX_ATTEMPTS.check("retry.max_attempts", self.max_attempts, faults);
         check_timeout("retry.max_duration", self.max_duration, faults);
         check_timeout("retry.per_attempt_timeout", self.per_attempt_timeout, faults);
         if self.codes.is_empty() {

@@ -50,6 +50,17 @@ pub struct Pattern {
 }
 
 impl Pattern {
+    /// Returns the pattern of every route.
+    #[must_use]
+    pub(crate) const fn any() -> Self {
+        Self {
+            caller_service: Part::Any,
+            caller_cluster: Part::Any,
+            callee_service: Part::Any,
+            callee_method: MethodPart::Any,
+        }
+    }
+
     /// Parses the four parts.
     ///
     /// # Errors

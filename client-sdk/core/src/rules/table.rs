@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::fault::Faults;
-use crate::policy::{Mode, Policy};
+use crate::policy::{MAX_ATTEMPTS_IN_CODE, Mode, Policy};
 use crate::rules::guard::{CeilingExcess, Guard};
 use crate::rules::key::RouteKey;
 use crate::rules::pattern::{MethodPart, Pattern};
@@ -36,6 +36,16 @@ impl Rule {
         let mut faults = Faults::none();
         faults.nest("policy", inner);
         faults.or(Self { pattern, policy, revision })
+    }
+
+    /// Returns a rule for every route, from a policy that code sets: its attempts have no upper bound.
+    ///
+    /// # Errors
+    /// One fault per setting out of range.
+    pub fn in_code(policy: Policy) -> Result<Self, Faults> {
+        let mut faults = Faults::none();
+        policy.check_with(MAX_ATTEMPTS_IN_CODE, &mut faults);
+        faults.or(Self { pattern: Pattern::any(), policy, revision: 0 })
     }
 
     /// Returns the rule with at most this mode, for a local override, which can only reduce.

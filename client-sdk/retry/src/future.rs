@@ -1,0 +1,170 @@
+//! The future of a call: attempts, waits and hedges of a body that makes independent futures.
+
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use damper_core::Step;
+use pin_project_lite::pin_project;
+
+use crate::attempt::{Attempt, Running, Signals};
+use crate::error::{Error, NotAnswered, Reason};
+use crate::handlers::Handlers;
+use crate::retry::Retry;
+use crate::session::Session;
+use crate::source::Source;
+
+/// Makes the future of each attempt. Closures `FnMut(Attempt) -> impl Future` are bodies.
+pub trait Body {
+    /// Future of an attempt.
+    type Future;
+
+    /// Starts an attempt.
+    fn start(&mut self, attempt: Attempt) -> Self::Future;
+}
+
+impl<F: FnMut(Attempt) -> Fut, Fut> Body for F {
+    type Future = Fut;
+
+    fn start(&mut self, attempt: Attempt) -> Fut {
+        self(attempt)
+    }
+}
+
+/// Result of an attempt: its number, what it asked for, and its outcome.
+type Ended<T, E> = (u32, Signals, Result<T, E>);
+
+/// Returns true if a retry after the error is left to a later call with the same key.
+pub(crate) type LeavesRetry<E> = Arc<dyn Fn(&E) -> bool + Send + Sync>;
+
+pin_project! {
+    /// Future of a call.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Calling<H, S, B, T, E>
+    where
+        S: Source,
+        B: Body,
+    {
+        session: Session<H, S>,
+        body: B,
+        #[pin]
+        main: Option<Running<B::Future>>,
+        hedges: Vec<Pin<Box<Running<B::Future>>>>,
+        last: Option<(u32, Result<T, E>)>,
+        // Stateful retry: a retry is left to a later call with the same key if this returns true.
+        leaves: Option<LeavesRetry<E>>,
+    }
+}
+
+impl<H, S: Source, B: Body, T, E> Calling<H, S, B, T, E> {
+    pub(crate) fn new(session: Session<H, S>, body: B) -> Self {
+        Self { session, body, main: None, hedges: Vec::new(), last: None, leaves: None }
+    }
+
+    /// Ends the call without an answer.
+    pub(crate) fn not_answered(self: Pin<&mut Self>, reason: Reason) -> NotAnswered {
+        self.project().session.not_answered(reason)
+    }
+
+    pub(crate) fn leaving(self, leaves: LeavesRetry<E>) -> Self {
+        Self { leaves: Some(leaves), ..self }
+    }
+}
+
+impl<H, P, S, B, T, E> Future for Calling<H, S, B, T, E>
+where
+    H: Deref<Target = Retry<P, S>>,
+    P: Handlers<T, E>,
+    S: Source,
+    B: Body,
+    B::Future: Future<Output = Result<T, E>>,
+{
+    type Output = Result<T, Error<E>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            if let Some((number, signals, outcome)) = self.as_mut().poll_attempts(cx) {
+                let this = self.as_mut().project();
+                this.session.attempt_ended(number, &outcome, signals);
+                *this.last = Some((number, outcome));
+            }
+            let mut this = self.as_mut().project();
+            match this.session.next_step() {
+                Step::Send(send) => {
+                    let attempt = this.session.start(&send);
+                    let body = this.body;
+                    let running =
+                        this.session.enter(send.attempt, || Running::new(send.attempt, || body.start(attempt)));
+                    if this.main.is_none() {
+                        this.main.set(Some(running));
+                    } else {
+                        this.hedges.push(Box::pin(running));
+                    }
+                }
+                Step::Wait { until } => {
+                    if let (Some((_, Err(error))), Some(leaves)) = (&this.last, &this.leaves)
+                        && this.session.is_between_attempts()
+                        && leaves(error)
+                        && let Some(finish) = this.session.leave_retry()
+                    {
+                        return Poll::Ready(this.session.finish(&finish, this.last.take()));
+                    }
+                    ready!(this.session.poll_wait(until, cx));
+                }
+                Step::Cancel { attempt } => {
+                    let signals = self.as_mut().cut(attempt);
+                    self.as_mut().project().session.attempt_timed_out(attempt, signals);
+                }
+                Step::Finish(finish) => {
+                    this.main.set(None);
+                    this.hedges.clear();
+                    return Poll::Ready(this.session.finish(&finish, this.last.take()));
+                }
+            }
+        }
+    }
+}
+
+impl<H, P, S, B, T, E> Calling<H, S, B, T, E>
+where
+    H: Deref<Target = Retry<P, S>>,
+    P: Handlers<T, E>,
+    S: Source,
+    B: Body,
+    B::Future: Future<Output = Result<T, E>>,
+{
+    /// Returns an attempt that has ended.
+    fn poll_attempts(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Option<Ended<T, E>> {
+        let mut this = self.project();
+        if let Some(main) = this.main.as_mut().as_pin_mut() {
+            let number = main.number();
+            if let Poll::Ready(outcome) = this.session.enter(number, || main.poll(cx)) {
+                let signals = this.main.as_ref().as_pin_ref().map_or(Signals::default(), |main| main.signals());
+                this.main.set(None);
+                return Some((number, signals, outcome));
+            }
+        }
+        for at in 0..this.hedges.len() {
+            let Some(hedge) = this.hedges.get_mut(at) else { break };
+            let number = hedge.number();
+            if let Poll::Ready(outcome) = this.session.enter(number, || hedge.as_mut().poll(cx)) {
+                let signals = this.hedges.swap_remove(at).signals();
+                return Some((number, signals, outcome));
+            }
+        }
+        None
+    }
+
+    /// Drops an attempt.
+    fn cut(self: Pin<&mut Self>, attempt: u32) -> Signals {
+        let mut this = self.project();
+        if let Some(main) = this.main.as_ref().as_pin_ref().filter(|main| main.number() == attempt) {
+            let signals = main.signals();
+            this.main.set(None);
+            return signals;
+        }
+        let at = this.hedges.iter().position(|hedge| hedge.number() == attempt);
+        at.map_or(Signals::default(), |at| this.hedges.swap_remove(at).signals())
+    }
+}

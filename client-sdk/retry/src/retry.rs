@@ -1,0 +1,202 @@
+//! The handle: decorates calls, any number at a time.
+
+use std::ops::Deref;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use damper_core::Faults;
+use tokio::sync::broadcast;
+
+use crate::attempt::Attempt;
+use crate::builder::{Builder, Settings};
+use crate::error::{Error, NotAnswered, Reason};
+use crate::events::{EVENTS, Event, EventKind, Stats};
+use crate::future::{Body, Calling};
+use crate::handlers::{ByType, Handlers};
+use crate::session::{Earlier, Session};
+use crate::source::{Local, Source, Watch};
+
+/// Retries calls. All calls of a handle and of its clones share breaker, budget and statistics.
+#[derive(Debug)]
+pub struct Retry<P = ByType, S = Local> {
+    shared: Arc<Shared<S>>,
+    handlers: P,
+}
+
+/// What the clones of a handle share.
+#[derive(Debug)]
+struct Shared<S> {
+    name: Arc<str>,
+    tags: Arc<[(String, String)]>,
+    fails_on_value: bool,
+    settings: std::sync::Mutex<Settings>,
+    events: broadcast::Sender<Event>,
+    source: S,
+}
+
+impl<P: Clone, S> Clone for Retry<P, S> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), handlers: self.handlers.clone() }
+    }
+}
+
+impl Retry {
+    /// Returns a builder. The name is for logs, events and statistics.
+    pub fn named(name: impl Into<Arc<str>>) -> Builder {
+        Builder::new(name.into())
+    }
+}
+
+impl<P> Retry<P> {
+    /// Changes the settings while calls are made. The state of the breaker is kept; calls in flight continue
+    /// with the settings that they began with.
+    ///
+    /// # Errors
+    /// One fault per setting out of range; then nothing changes.
+    pub fn update(&self, change: impl FnOnce(Builder) -> Builder) -> Result<(), Faults> {
+        let mut current = self.shared.settings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let settings = change(Builder::of(Arc::clone(&self.shared.name), current.clone())).into_settings();
+        let source = &self.shared.source;
+        source.replace(settings.config(Some(&source.config().route))?);
+        *current = settings;
+        Ok(())
+    }
+
+    /// Returns the counts of calls since the handle was made.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.shared.source.config().route.state().counters)
+    }
+}
+
+impl<P, S: Source> Retry<P, S> {
+    /// Returns a handle for routes from another source than its own settings.
+    pub fn from_source(name: impl Into<Arc<str>>, source: S, handlers: P) -> Self {
+        Self::new(name.into(), Settings::default(), source, handlers)
+    }
+
+    pub(crate) fn new(name: Arc<str>, settings: Settings, source: S, handlers: P) -> Self {
+        let shared = Shared {
+            name,
+            tags: settings.tags.as_slice().into(),
+            fails_on_value: settings.fails_on_value,
+            settings: std::sync::Mutex::new(settings),
+            events: broadcast::Sender::new(EVENTS),
+            source,
+        };
+        Self { shared: Arc::new(shared), handlers }
+    }
+
+    /// Makes a call: runs the body until an attempt succeeds or no further one is made.
+    ///
+    /// The body makes a future per attempt: `async |attempt| ...`, `|attempt| async move { ... }`, or a
+    /// function. For one that changes what it captures see [`call_mut`](Self::call_mut).
+    ///
+    /// # Errors
+    /// The last attempt's error, or why there is none.
+    pub fn call<T, E, B>(&self, body: B) -> Calling<&Self, S, B, T, E>
+    where
+        P: Handlers<T, E>,
+        B: Body<Future: Future<Output = Result<T, E>>>,
+    {
+        Calling::new(self.session(Earlier::default(), false), body)
+    }
+
+    /// As [`call`](Self::call), for settings that hedge: several attempts may run at once.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn call_hedged<T, E, B>(&self, body: B) -> Calling<&Self, S, B, T, E>
+    where
+        P: Handlers<T, E>,
+        B: Body<Future: Future<Output = Result<T, E>>>,
+    {
+        Calling::new(self.session(Earlier::default(), true), body)
+    }
+
+    /// As [`call`](Self::call); an error takes the place of a missing answer, so that the result has the
+    /// body's error type.
+    ///
+    /// # Errors
+    /// The last attempt's error, or the one made from the reason.
+    pub async fn call_or<T, E, B>(
+        &self,
+        body: B,
+        not_answered: impl FnOnce(NotAnswered) -> E,
+    ) -> Result<T, E>
+    where
+        P: Handlers<T, E>,
+        B: Body<Future: Future<Output = Result<T, E>>>,
+    {
+        self.call(body).await.map_err(|error| error.into_last(not_answered))
+    }
+
+    /// As [`call`](Self::call), cancelled when `stop` is ready: the running attempt is dropped.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call), and [`Reason::Cancelled`].
+    pub async fn call_until<T, E, B>(&self, stop: impl Future<Output = ()>, body: B) -> Result<T, Error<E>>
+    where
+        P: Handlers<T, E>,
+        B: Body<Future: Future<Output = Result<T, E>>>,
+    {
+        let mut stop = pin!(stop);
+        let mut call = pin!(self.call(body));
+        std::future::poll_fn(|cx| {
+            if stop.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(Error::NotAnswered(call.as_mut().not_answered(Reason::Cancelled))));
+            }
+            call.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// Returns the events of all calls from now on. A receiver that falls behind by 256 events loses the
+    /// oldest.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.shared.events.subscribe()
+    }
+
+    /// Returns the name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Returns the tags.
+    #[must_use]
+    pub fn tags(&self) -> &[(String, String)] {
+        &self.shared.tags
+    }
+
+    pub(crate) fn map_handlers<N>(self, map: impl FnOnce(P) -> N) -> Retry<N, S> {
+        Retry { shared: self.shared, handlers: map(self.handlers) }
+    }
+
+    pub(crate) fn session(&self, earlier: Earlier, may_hedge: bool) -> Session<&Self, S> {
+        Session::begin(self, earlier, may_hedge)
+    }
+
+    pub(crate) fn source(&self) -> &S {
+        &self.shared.source
+    }
+
+    pub(crate) fn handlers(&self) -> &P {
+        &self.handlers
+    }
+
+    pub(crate) fn fails_on_value(&self) -> bool {
+        self.shared.fails_on_value
+    }
+
+    pub(crate) fn emit(&self, elapsed: impl FnOnce() -> Duration, kind: EventKind) {
+        if self.shared.events.receiver_count() > 0 {
+            let (name, tags) = (Arc::clone(&self.shared.name), Arc::clone(&self.shared.tags));
+            // There may be no receiver any more.
+            _ = self.shared.events.send(Event { name, tags, elapsed: elapsed(), kind });
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! One call: drives the engine's [`Call`] and tells handlers and observers. It decides nothing.
+
+use std::ops::Deref;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use damper_core::{
+    Answer, AttemptKind, Call, CallStart, ClassCount, Code, Failure, Finish, Hints, Pushback, SendAttempt,
+    Step, Time, Verdict,
+};
+
+use crate::attempt::{Attempt, Signals};
+use crate::classify::Class;
+use crate::clock::Clock;
+use crate::error::{Error, Failed, NotAnswered, Reason};
+use crate::events::{AttemptEnded, CallEnded, EventKind};
+use crate::handlers::{Handlers, Judgement, MAX_LIMITS};
+use crate::retry::Retry;
+use crate::source::{Begun, Source, Watch};
+use crate::timer::Timer;
+
+/// Attempts and time of earlier calls with the same key.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Earlier {
+    pub(crate) attempts: u32,
+    pub(crate) elapsed: Duration,
+}
+
+/// One call of a handle.
+pub(crate) struct Session<H, S: Source> {
+    handle: H,
+    clock: Clock,
+    watch: S::Call,
+    call: Call,
+    began: Time,
+    earlier: Earlier,
+    attempts: u32,
+    last_code: Option<Code>,
+    failures: [u32; MAX_LIMITS],
+    timer: Timer,
+    has_ended: bool,
+}
+
+impl<H, P, S> Session<H, S>
+where
+    H: Deref<Target = Retry<P, S>>,
+    S: Source,
+{
+    /// Begins a call.
+    pub(crate) fn begin(handle: H, earlier: Earlier, may_hedge: bool) -> Self {
+        let clock = handle.source().clock();
+        let now = clock.now();
+        let Begun { call: watch, deadline, flag } = handle.source().begin(now);
+        let start = CallStart { now, deadline, flag, replayable: true };
+        let mut call = Call::begin(watch.route(), start);
+        if earlier.attempts > 0 {
+            call.resume(earlier.attempts);
+        }
+        if !may_hedge {
+            call.forbid_hedges();
+        }
+        Self {
+            handle,
+            clock,
+            watch,
+            call,
+            began: now,
+            earlier,
+            attempts: earlier.attempts,
+            last_code: None,
+            failures: [0; MAX_LIMITS],
+            timer: Timer::default(),
+            has_ended: false,
+        }
+    }
+
+    pub(crate) fn handle(&self) -> &Retry<P, S> {
+        &self.handle
+    }
+
+    /// Returns the engine's next step.
+    pub(crate) fn next_step(&mut self) -> Step {
+        self.call.next_step(self.watch.route(), self.clock.now())
+    }
+
+    /// Returns true while the call waits for its next attempt.
+    pub(crate) fn is_between_attempts(&self) -> bool {
+        self.call.is_between_attempts()
+    }
+
+    /// Starts the attempt of the last step.
+    pub(crate) fn start(&mut self, send: &SendAttempt) -> Attempt {
+        let now = self.clock.now();
+        self.attempts = self.attempts.max(send.attempt);
+        self.watch.sent(send, now);
+        Attempt {
+            number: send.attempt,
+            elapsed: now.since(self.began),
+            deadline: send.limit.and_then(|limit| self.clock.instant(now + limit)),
+            last_code: self.last_code,
+            is_hedge: send.kind == AttemptKind::Hedge,
+        }
+    }
+
+    /// Runs a part of an attempt.
+    pub(crate) fn enter<R>(&mut self, attempt: u32, run: impl FnOnce() -> R) -> R {
+        self.watch.enter(attempt, run)
+    }
+
+    /// Ready at `until`, or when a kill ends the wait for the next attempt.
+    pub(crate) fn poll_wait(&mut self, until: Option<Time>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.call.is_between_attempts() && self.watch.poll_kill(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        self.timer.poll(until, self.clock, cx)
+    }
+
+    /// Returns how long to wait until a time.
+    pub(crate) fn time_until(&self, until: Time) -> Duration {
+        until.since(self.clock.now())
+    }
+
+    /// Records the outcome of an attempt.
+    pub(crate) fn attempt_ended<T, E>(&mut self, attempt: u32, outcome: &Result<T, E>, signals: Signals)
+    where
+        P: Handlers<T, E>,
+    {
+        let now = self.clock.now();
+        let judgement = self.handle.handlers().judge(outcome.as_ref(), attempt);
+        let verdict = verdict(&judgement);
+        let (is_success, code) = (verdict == Verdict::Success, verdict.code());
+        self.handle.handlers().attempt_ended(&AttemptEnded {
+            name: self.handle.name(),
+            attempt,
+            elapsed: now.since(self.began),
+            outcome: outcome.as_ref(),
+            is_success,
+        });
+        self.last_code = Some(code);
+        self.emit(now, EventKind::Attempt { attempt, code });
+        self.watch.attempt_ended(attempt, Some(&verdict), now);
+        let class = judgement.limit.and_then(|(place, max_attempts)| {
+            let failures = self.failures.get_mut(place)?;
+            *failures += 1;
+            Some(ClassCount { failures: *failures, max_attempts })
+        });
+        let hints = Hints {
+            never: judgement.never || judgement.class == Class::NotRetryable,
+            exhausted: signals.exhausted,
+            progressed: signals.progressed,
+            wait: judgement.wait,
+            class,
+            stop: self.watch.stop(),
+            earlier: self.earlier.elapsed,
+        };
+        let random = fastrand::u64(..);
+        self.call.attempt_ended_with(self.watch.route(), attempt, verdict, &hints, now, random);
+    }
+
+    /// Records that an attempt was cut at its limit.
+    pub(crate) fn attempt_timed_out(&mut self, attempt: u32, signals: Signals) {
+        let now = self.clock.now();
+        let code = Code::DeadlineExceeded;
+        self.last_code = Some(code);
+        self.emit(now, EventKind::Attempt { attempt, code });
+        self.watch.attempt_ended(attempt, None, now);
+        let hints = Hints {
+            exhausted: signals.exhausted,
+            progressed: signals.progressed,
+            stop: self.watch.stop(),
+            earlier: self.earlier.elapsed,
+            ..Hints::default()
+        };
+        let random = fastrand::u64(..);
+        self.call.attempt_timed_out_with(self.watch.route(), attempt, &hints, now, random);
+    }
+
+    /// Leaves the planned retry to a later call of the same key.
+    pub(crate) fn leave_retry(&mut self) -> Option<Finish> {
+        self.call.leave_retry(self.watch.route(), self.clock.now())
+    }
+
+    /// Ends the call, and returns its result from the last attempt that ended.
+    pub(crate) fn finish<T, E>(
+        &mut self,
+        finish: &Finish,
+        last: Option<(u32, Result<T, E>)>,
+    ) -> Result<T, Error<E>>
+    where
+        P: Handlers<T, E>,
+    {
+        let elapsed = self.end(finish);
+        self.handle.handlers().call_ended(&CallEnded {
+            name: self.handle.name(),
+            attempts: self.attempts,
+            elapsed,
+            ending: finish.ending,
+        });
+        let attempts = self.attempts;
+        let last = last.filter(|(number, _)| finish.answer == Answer::Attempt(*number));
+        match last {
+            Some((_, Ok(value))) if finish.ending.fate.is_ok() || !self.handle.fails_on_value() => Ok(value),
+            Some((_, Err(last))) => {
+                Err(Error::Failed(Failed { last, ending: finish.ending, attempts, elapsed }))
+            }
+            _ => Err(Error::NotAnswered(self.not_answered(Reason::Ended(finish.ending)))),
+        }
+    }
+
+    fn end(&mut self, finish: &Finish) -> Duration {
+        self.has_ended = true;
+        let now = self.clock.now();
+        self.watch.ended(finish, now);
+        self.emit(now, EventKind::Ended { attempts: self.attempts, ending: finish.ending });
+        now.since(self.began)
+    }
+
+    fn emit(&self, now: Time, kind: EventKind) {
+        self.handle.emit(|| now.since(self.began), kind);
+    }
+}
+
+impl<H, S: Source> Session<H, S> {
+    /// Returns the failure of a call without an answer.
+    pub(crate) fn not_answered(&self, reason: Reason) -> NotAnswered {
+        let elapsed = self.clock.now().since(self.began);
+        NotAnswered { reason, attempts: self.attempts, elapsed }
+    }
+}
+
+impl<H, S: Source> Drop for Session<H, S> {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let now = self.clock.now();
+        if let Some(finish) = self.call.dropped(self.watch.route(), now) {
+            self.watch.ended(&finish, now);
+        }
+    }
+}
+
+fn verdict(judgement: &Judgement) -> Verdict {
+    let code = match judgement.class {
+        Class::Success => return Verdict::Success,
+        Class::Failed(code) => code,
+        // The callee is alive: no failure for the breaker.
+        Class::NotRetryable => Code::FailedPrecondition,
+    };
+    let pushback = judgement.hint.map(Pushback::After);
+    Verdict::Failure(Failure { pushback, ..Failure::new(code) })
+}
