@@ -10,7 +10,8 @@ use damper_core::{BackoffStep, Code, CodeSet, Growth, Jitter, OverMax, Ratio, Wa
 /// use std::time::Duration;
 /// use damper_retry::{Backoff, Jitter};
 ///
-/// let backoff = Backoff::exponential(Duration::from_millis(50)).max(Duration::from_secs(2)).jitter(Jitter::Full);
+/// let longest = Duration::from_secs(2);
+/// let backoff = Backoff::exponential(Duration::from_millis(50)).max(longest).jitter(Jitter::Full);
 /// # drop(backoff);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ impl Backoff {
         Self::of(Waits::Incrementing { initial, step: BackoffStep::Down(step), growth: unlimited() })
     }
 
-    /// `base`, then each wait twice the one before, or as [`multiplier`](Self::multiplier) says.
+    /// `base`, then each wait twice the one before, or that of [`multiplier`](Self::multiplier).
     #[must_use]
     pub fn exponential(base: Duration) -> Self {
         Self::of(Waits::Exponential { base, multiplier: Waits::DEFAULT_MULTIPLIER, growth: unlimited() })
@@ -96,13 +97,21 @@ impl Backoff {
     /// Sets the longest wait of a growing sequence.
     #[must_use]
     pub fn max(self, max: Duration) -> Self {
-        self.map(|waits| if let Some(growth) = growth(waits) { growth.max = max })
+        self.map(|waits| {
+            if let Some(growth) = growth(waits) {
+                growth.max = max
+            }
+        })
     }
 
     /// Ends the call instead of waiting longer than [`max`](Self::max).
     #[must_use]
     pub fn stop_at_max(self) -> Self {
-        self.map(|waits| if let Some(growth) = growth(waits) { growth.over_max = OverMax::Stop })
+        self.map(|waits| {
+            if let Some(growth) = growth(waits) {
+                growth.over_max = OverMax::Stop
+            }
+        })
     }
 
     /// Sets the random part of each wait.
@@ -186,6 +195,10 @@ fn growth(waits: &mut Waits) -> Option<&mut Growth> {
 /// Returns the ratio in steps of 0.0001. Values that are no ratio become one that the checks reject.
 fn ratio(value: f64) -> Ratio {
     let parts = (value * 10_000.0).round();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, and NaN is 0")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "`as` saturates, and NaN is 0"
+    )]
     Ratio::from_bp(if parts >= 0.0 { parts as u32 } else { 0 })
 }

@@ -19,10 +19,6 @@ pub enum Class {
 impl Class {
     /// A failure that policies retry by default.
     pub const TRANSIENT: Self = Self::Failed(Code::Unavailable);
-
-    fn of(retry: bool) -> Self {
-        if retry { Self::TRANSIENT } else { Self::NotRetryable }
-    }
 }
 
 /// An error type that knows which of its values are transient. Calls without any predicate use it.

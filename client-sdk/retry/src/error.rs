@@ -52,6 +52,14 @@ pub enum Reason {
     StoreFull,
 }
 
+#[cfg(feature = "tower")]
+impl<E> Failed<E> {
+    /// The service was not ready, so no attempt was made.
+    pub(crate) fn not_ready(last: E) -> Self {
+        Self { last, ending: Ending::real(Fate::NotRetryable), attempts: 0, elapsed: Duration::ZERO }
+    }
+}
+
 impl<E> Error<E> {
     /// Returns the error of the last attempt.
     pub fn last(&self) -> Option<&E> {

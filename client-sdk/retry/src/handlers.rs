@@ -1,16 +1,20 @@
-//! Judges outcomes and observes calls: predicates, hints and listeners, composed without allocation.
+//! Assesses outcomes and observes calls: predicates, hints and listeners, composed without allocation.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use crate::classify::{Class, Retryable};
 use crate::events::{AttemptEnded, CallEnded, Listener};
 
+/// Work before a retry.
+pub(crate) type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Limits by class of errors that one handle can have.
 pub(crate) const MAX_LIMITS: usize = 8;
 
-/// Judgement of one outcome.
+/// Assessment of one outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judgement {
+pub struct Assessment {
     pub(crate) class: Class,
     /// A predicate forbids the retry, whatever others say.
     pub(crate) never: bool,
@@ -20,18 +24,20 @@ pub struct Judgement {
     pub(crate) wait: Option<Duration>,
     /// Class of errors with a limit of its own: its place among the limits, and the most attempts.
     pub(crate) limit: Option<(usize, u32)>,
+    /// Limits of the parts before, which numbers them.
+    limits: usize,
 }
 
-impl Judgement {
+impl Assessment {
     fn new(class: Class) -> Self {
-        Self { class, never: false, hint: None, wait: None, limit: None }
+        Self { class, never: false, hint: None, wait: None, limit: None, limits: 0 }
     }
 }
 
-/// Judges outcomes and observes calls. [`Builder`](crate::Builder) and [`Retry`](crate::Retry) compose it.
+/// Assesses outcomes and observes calls. [`Builder`](crate::Builder) and [`Retry`](crate::Retry) compose it.
 pub trait Handlers<T, E> {
-    /// Judges the outcome of an attempt.
-    fn judge(&self, outcome: Result<&T, &E>, attempt: u32) -> Judgement;
+    /// Assesses the outcome of an attempt.
+    fn assess(&self, outcome: Result<&T, &E>, attempt: u32) -> Assessment;
 
     /// Returns false if the call must not be made.
     fn permits(&self, _name: &str) -> bool {
@@ -41,34 +47,39 @@ pub trait Handlers<T, E> {
     /// Called after every attempt.
     fn attempt_ended(&self, _event: &AttemptEnded<'_, T, E>) {}
 
+    /// Returns what to wait for before the next attempt, in addition to the backoff.
+    fn before_retry(&self, _attempt: u32, _error: &E) -> Option<BoxFuture> {
+        None
+    }
+
     /// Called at the end of every call.
     fn call_ended(&self, _event: &CallEnded<'_>) {}
 }
 
-/// Judges errors by their type; see [`Retryable`].
+/// Assesses errors by their type; see [`Retryable`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByType;
 
 impl<T, E: Retryable> Handlers<T, E> for ByType {
-    fn judge(&self, outcome: Result<&T, &E>, _: u32) -> Judgement {
+    fn assess(&self, outcome: Result<&T, &E>, _: u32) -> Assessment {
         match outcome {
-            Ok(_) => Judgement::new(Class::Success),
-            Err(error) => Judgement { hint: error.wait_hint(), ..Judgement::new(error.class()) },
+            Ok(_) => Assessment::new(Class::Success),
+            Err(error) => Assessment { hint: error.wait_hint(), ..Assessment::new(error.class()) },
         }
     }
 }
 
-/// Judges every error in the same way.
+/// Assesses every error in the same way.
 #[derive(Clone, Copy, Debug)]
 pub struct EveryError(pub(crate) Class);
 
 impl<T, E> Handlers<T, E> for EveryError {
-    fn judge(&self, outcome: Result<&T, &E>, _: u32) -> Judgement {
-        Judgement::new(if outcome.is_ok() { Class::Success } else { self.0 })
+    fn assess(&self, outcome: Result<&T, &E>, _: u32) -> Assessment {
+        Assessment::new(if outcome.is_ok() { Class::Success } else { self.0 })
     }
 }
 
-/// Handlers to which a predicate can be added. The first one replaces the judgement by type.
+/// Handlers to which a predicate can be added. The first one replaces the assessment by type.
 pub trait Extend {
     /// What the predicate is added to.
     type Base;
@@ -107,10 +118,10 @@ pub struct With<P, X> {
     pub(crate) part: X,
 }
 
-/// A part of handlers: changes the judgement, or observes.
+/// A part of handlers: changes the assessment, or observes.
 pub trait Part<T, E> {
-    /// Changes the judgement of the parts before.
-    fn rejudge(&self, before: Judgement, _outcome: Result<&T, &E>, _attempt: u32) -> Judgement {
+    /// Changes the assessment of the parts before.
+    fn reassess(&self, before: Assessment, _outcome: Result<&T, &E>, _attempt: u32) -> Assessment {
         before
     }
 
@@ -122,13 +133,18 @@ pub trait Part<T, E> {
     /// Called after every attempt.
     fn attempt_ended(&self, _event: &AttemptEnded<'_, T, E>) {}
 
+    /// Returns what to wait for before the next attempt.
+    fn before_retry(&self, _attempt: u32, _error: &E) -> Option<BoxFuture> {
+        None
+    }
+
     /// Called at the end of every call.
     fn call_ended(&self, _event: &CallEnded<'_>) {}
 }
 
 impl<T, E, P: Handlers<T, E>, X: Part<T, E>> Handlers<T, E> for With<P, X> {
-    fn judge(&self, outcome: Result<&T, &E>, attempt: u32) -> Judgement {
-        self.part.rejudge(self.inner.judge(outcome, attempt), outcome, attempt)
+    fn assess(&self, outcome: Result<&T, &E>, attempt: u32) -> Assessment {
+        self.part.reassess(self.inner.assess(outcome, attempt), outcome, attempt)
     }
 
     fn permits(&self, name: &str) -> bool {
@@ -138,6 +154,10 @@ impl<T, E, P: Handlers<T, E>, X: Part<T, E>> Handlers<T, E> for With<P, X> {
     fn attempt_ended(&self, event: &AttemptEnded<'_, T, E>) {
         self.inner.attempt_ended(event);
         self.part.attempt_ended(event);
+    }
+
+    fn before_retry(&self, attempt: u32, error: &E) -> Option<BoxFuture> {
+        self.inner.before_retry(attempt, error).or_else(|| self.part.before_retry(attempt, error))
     }
 
     fn call_ended(&self, event: &CallEnded<'_>) {
@@ -151,10 +171,10 @@ impl<T, E, P: Handlers<T, E>, X: Part<T, E>> Handlers<T, E> for With<P, X> {
 pub struct RetryIf<F>(pub(crate) F);
 
 impl<T, E, F: Fn(&E) -> bool> Part<T, E> for RetryIf<F> {
-    fn rejudge(&self, before: Judgement, outcome: Result<&T, &E>, _: u32) -> Judgement {
+    fn reassess(&self, before: Assessment, outcome: Result<&T, &E>, _: u32) -> Assessment {
         match outcome {
             Err(error) if before.class == Class::NotRetryable && (self.0)(error) => {
-                Judgement { class: Class::TRANSIENT, ..before }
+                Assessment { class: Class::TRANSIENT, ..before }
             }
             _ => before,
         }
@@ -166,10 +186,10 @@ impl<T, E, F: Fn(&E) -> bool> Part<T, E> for RetryIf<F> {
 pub struct RetryIfValue<F>(pub(crate) F);
 
 impl<T, E, F: Fn(&T) -> bool> Part<T, E> for RetryIfValue<F> {
-    fn rejudge(&self, before: Judgement, outcome: Result<&T, &E>, _: u32) -> Judgement {
+    fn reassess(&self, before: Assessment, outcome: Result<&T, &E>, _: u32) -> Assessment {
         match outcome {
             Ok(value) if before.class == Class::Success && (self.0)(value) => {
-                Judgement { class: Class::TRANSIENT, ..before }
+                Assessment { class: Class::TRANSIENT, ..before }
             }
             _ => before,
         }
@@ -181,9 +201,9 @@ impl<T, E, F: Fn(&T) -> bool> Part<T, E> for RetryIfValue<F> {
 pub struct NeverIf<F>(pub(crate) F);
 
 impl<T, E, F: Fn(&E) -> bool> Part<T, E> for NeverIf<F> {
-    fn rejudge(&self, before: Judgement, outcome: Result<&T, &E>, _: u32) -> Judgement {
+    fn reassess(&self, before: Assessment, outcome: Result<&T, &E>, _: u32) -> Assessment {
         let never = outcome.is_err_and(|error| (self.0)(error));
-        Judgement { never: before.never || never, ..before }
+        Assessment { never: before.never || never, ..before }
     }
 }
 
@@ -192,8 +212,8 @@ impl<T, E, F: Fn(&E) -> bool> Part<T, E> for NeverIf<F> {
 pub struct ClassifyBy<F>(pub(crate) F);
 
 impl<T, E, F: Fn(&E) -> Class> Part<T, E> for ClassifyBy<F> {
-    fn rejudge(&self, before: Judgement, outcome: Result<&T, &E>, _: u32) -> Judgement {
-        outcome.map_or_else(|error| Judgement { class: (self.0)(error), ..before }, |_| before)
+    fn reassess(&self, before: Assessment, outcome: Result<&T, &E>, _: u32) -> Assessment {
+        outcome.map_or_else(|error| Assessment { class: (self.0)(error), ..before }, |_| before)
     }
 }
 
@@ -202,9 +222,9 @@ impl<T, E, F: Fn(&E) -> Class> Part<T, E> for ClassifyBy<F> {
 pub struct WaitHint<F>(pub(crate) F);
 
 impl<T, E, F: Fn(&E) -> Option<Duration>> Part<T, E> for WaitHint<F> {
-    fn rejudge(&self, before: Judgement, outcome: Result<&T, &E>, _: u32) -> Judgement {
+    fn reassess(&self, before: Assessment, outcome: Result<&T, &E>, _: u32) -> Assessment {
         let hint = outcome.err().and_then(|error| (self.0)(error));
-        Judgement { hint: hint.or(before.hint), ..before }
+        Assessment { hint: hint.or(before.hint), ..before }
     }
 }
 
@@ -213,8 +233,8 @@ impl<T, E, F: Fn(&E) -> Option<Duration>> Part<T, E> for WaitHint<F> {
 pub struct WaitBy<F>(pub(crate) F);
 
 impl<T, E, F: Fn(u32, Result<&T, &E>) -> Option<Duration>> Part<T, E> for WaitBy<F> {
-    fn rejudge(&self, before: Judgement, outcome: Result<&T, &E>, attempt: u32) -> Judgement {
-        Judgement { wait: (self.0)(attempt, outcome).or(before.wait), ..before }
+    fn reassess(&self, before: Assessment, outcome: Result<&T, &E>, attempt: u32) -> Assessment {
+        Assessment { wait: (self.0)(attempt, outcome).or(before.wait), ..before }
     }
 }
 
@@ -222,19 +242,33 @@ impl<T, E, F: Fn(u32, Result<&T, &E>) -> Option<Duration>> Part<T, E> for WaitBy
 #[derive(Clone, Copy, Debug)]
 pub struct Limit<F> {
     pub(crate) is_of_class: F,
-    pub(crate) place: usize,
     pub(crate) max_attempts: u32,
 }
 
 impl<T, E, F: Fn(&E) -> bool> Part<T, E> for Limit<F> {
-    fn rejudge(&self, before: Judgement, outcome: Result<&T, &E>, _: u32) -> Judgement {
+    fn reassess(&self, before: Assessment, outcome: Result<&T, &E>, _: u32) -> Assessment {
+        let (place, before) = (before.limits, Assessment { limits: before.limits + 1, ..before });
         match outcome {
             Err(error) if before.limit.is_none() && (self.is_of_class)(error) => {
                 let class = if before.class == Class::NotRetryable { Class::TRANSIENT } else { before.class };
-                Judgement { class, limit: Some((self.place, self.max_attempts)), ..before }
+                Assessment { class, limit: Some((place, self.max_attempts)), ..before }
             }
             _ => before,
         }
+    }
+}
+
+/// Runs asynchronous work before each retry.
+#[derive(Clone, Copy, Debug)]
+pub struct BeforeRetry<F>(pub(crate) F);
+
+impl<T, E, F, Fut> Part<T, E> for BeforeRetry<F>
+where
+    F: Fn(u32, &E) -> Fut,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    fn before_retry(&self, attempt: u32, error: &E) -> Option<BoxFuture> {
+        Some(Box::pin((self.0)(attempt, error)))
     }
 }
 

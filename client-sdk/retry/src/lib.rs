@@ -1,32 +1,66 @@
-//! Retries for any async call.
+//! Retries for any async call: backoff, time limits, a retry breaker, hedges, stateful retries, listeners and
+//! statistics.
+//!
+//! ```
+//! use std::io;
+//! use std::time::Duration;
+//!
+//! use damper_retry::{Backoff, Jitter, Retry};
+//!
+//! # async fn fetch(_attempt: u32) -> io::Result<String> { Ok("page".to_owned()) }
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! let fetch_page = Retry::named("catalog/fetch")
+//!     .max_attempts(5)
+//!     .backoff(Backoff::exponential(Duration::from_millis(50)).max(Duration::from_secs(2)).jitter(Jitter::Full))
+//!     .attempt_timeout(Duration::from_secs(1))
+//!     .timeout(Duration::from_secs(5))
+//!     .retry_if(|error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset)
+//!     .build()?;
+//! let page = fetch_page.call(async |attempt| fetch(attempt.number()).await).await?;
+//! # assert_eq!(page, "page");
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! A [`Retry`] is made once and used often: all its calls share the retry breaker, which bounds retries while
+//! too many attempts fail. Without a predicate an error is retried only if its type implements [`Retryable`].
+//!
+//! The crate has no retry rule of its own. `damper-core` decides; the same engine governs gRPC calls in
+//! `damper-sdk`, where the policies come from a control plane.
 
 mod attempt;
 mod backoff;
-mod builder;
 mod classify;
 mod clock;
 mod error;
 mod events;
-mod future;
+mod handle;
 mod handlers;
-mod retry;
-mod session;
+#[cfg(feature = "tower")]
+mod layer;
+mod registry;
 mod source;
+mod stateful;
 mod timer;
 
 pub use attempt::Attempt;
 pub use backoff::Backoff;
-pub use builder::Builder;
 pub use classify::{Class, Retryable};
 pub use damper_core::{
-    Budget, CircuitBreaker, Code, Ending, Fate, Faults, Hedge, HedgeDelay, Jitter, Mode, Policy, RetryBreaker,
-    Stop,
+    Budget, CircuitBreaker, Code, Ending, Fate, Faults, Hedge, HedgeDelay, Jitter, Mode, Policy,
+    RetryBreaker, Stop,
 };
 pub use error::{Error, Failed, NotAnswered, Reason};
 pub use events::{AttemptEnded, CallEnded, Event, EventKind, Listener, LogRetries, Stats};
-pub use future::{Body, Calling};
+pub use handle::Retry;
+pub use handle::builder::Builder;
+pub use handle::future::{Body, Calling};
+pub use handle::once::{Once, retry};
 pub use handlers::{ByType, Handlers};
-pub use retry::Retry;
+#[cfg(feature = "tower")]
+pub use layer::{RetryLayer, RetryService};
+pub use registry::Registry;
+pub use stateful::Stateful;
 
 /// What a driver of the handles needs; no part of the stable interface.
 #[doc(hidden)]

@@ -31,7 +31,7 @@ pub struct Begun<C> {
     pub flag: Option<u32>,
 }
 
-/// State of one call: its route, and whoever observes the call.
+/// State of one call: its route, and what observes the call.
 pub trait Watch {
     /// Returns the route.
     fn route(&self) -> &Route;

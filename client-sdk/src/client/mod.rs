@@ -6,9 +6,9 @@
 //!                         slot: state of the call on the heap, around the engine's `Call`
 //! ```
 //!
-//! `response_future` is either path until its response begins, `committed` the call that the response body owns
-//! from then on. `requests` builds the request of each attempt, `record` keeps spans, times and failed attempts.
-//! Every decision is a step of `damper_core::Call`.
+//! `response_future` is either path until its response begins, `committed` the call that the response body
+//! owns from then on. `requests` builds the request of each attempt, `record` keeps spans, times and failed
+//! attempts. Every decision is a step of `damper_core::Call`.
 
 mod active_call;
 mod attempt;

@@ -65,7 +65,7 @@ fn check(level: &Level, files: &[File]) -> Vec<Fault> {
     faults
 }
 
-/// The core decides about retries and must stay pure: one dependency, for its errors.
+/// The core decides about retries and must stay pure: no dependencies.
 fn dependencies(path: &str, manifest: &str) -> Vec<Fault> {
     let mut listed = false;
     let mut faults = Vec::new();
@@ -80,8 +80,8 @@ fn dependencies(path: &str, manifest: &str) -> Vec<Fault> {
             listed &= !table.ends_with("dev-dependencies");
             name = last;
         }
-        if listed && !name.is_empty() && !name.starts_with('#') && name != "thiserror" {
-            let rule = format!("dependency `{name}`, only thiserror is allowed");
+        if listed && !name.is_empty() && !name.starts_with('#') {
+            let rule = format!("dependency `{name}`, none is allowed");
             faults.push(Fault {
                 key: format!("{path}: {rule}"),
                 place: format!("{path}:{}: {rule}", line + 1),

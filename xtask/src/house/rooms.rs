@@ -9,7 +9,7 @@ pub(crate) struct Level {
     pub(crate) rooms: &'static [&'static str],
 }
 
-pub(crate) const LEVELS: [Level; 12] = [
+pub(crate) const LEVELS: [Level; 13] = [
     Level {
         folder: "client-sdk/core/src",
         enforced: true,
@@ -78,6 +78,15 @@ pub(crate) const LEVELS: [Level; 12] = [
             "response_future",
             "service",
             "layer",
+        ],
+    },
+    Level {
+        folder: "client-sdk/retry/src",
+        enforced: true,
+        most: 16,
+        rooms: &[
+            "attempt", "clock", "timer", "backoff", "classify", "error", "events", "handlers", "source",
+            "handle", "stateful", "registry", "layer",
         ],
     },
     Level { folder: "proto/src", enforced: true, most: 16, rooms: &["codec", "convert", "manifest"] },

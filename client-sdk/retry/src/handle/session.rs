@@ -1,4 +1,4 @@
-//! One call: drives the engine's [`Call`] and tells handlers and observers. It decides nothing.
+//! One call: drives the engine's [`Call`] and passes events on. It decides nothing.
 
 use std::ops::Deref;
 use std::task::{Context, Poll};
@@ -14,8 +14,8 @@ use crate::classify::Class;
 use crate::clock::Clock;
 use crate::error::{Error, Failed, NotAnswered, Reason};
 use crate::events::{AttemptEnded, CallEnded, EventKind};
-use crate::handlers::{Handlers, Judgement, MAX_LIMITS};
-use crate::retry::Retry;
+use crate::handle::Retry;
+use crate::handlers::{Assessment, BoxFuture, Handlers, MAX_LIMITS};
 use crate::source::{Begun, Source, Watch};
 use crate::timer::Timer;
 
@@ -74,8 +74,24 @@ where
         }
     }
 
-    pub(crate) fn handle(&self) -> &Retry<P, S> {
-        &self.handle
+    /// Errors if a listener does not permit the call.
+    pub(crate) fn check_permit<T, E>(&self) -> Result<(), Error<E>>
+    where
+        P: Handlers<T, E>,
+    {
+        if self.handle.handlers().permits(self.handle.name()) {
+            return Ok(());
+        }
+        Err(Error::NotAnswered(self.not_answered(Reason::NotPermitted)))
+    }
+
+    /// Returns the work before the next attempt.
+    pub(crate) fn before_retry<T, E>(&self, attempt: u32, outcome: &Result<T, E>) -> Option<BoxFuture>
+    where
+        P: Handlers<T, E>,
+    {
+        let error = outcome.as_ref().err().filter(|_| self.call.is_between_attempts())?;
+        self.handle.handlers().before_retry(attempt, error)
     }
 
     /// Returns the engine's next step.
@@ -126,8 +142,8 @@ where
         P: Handlers<T, E>,
     {
         let now = self.clock.now();
-        let judgement = self.handle.handlers().judge(outcome.as_ref(), attempt);
-        let verdict = verdict(&judgement);
+        let assessment = self.handle.handlers().assess(outcome.as_ref(), attempt);
+        let verdict = verdict(&assessment);
         let (is_success, code) = (verdict == Verdict::Success, verdict.code());
         self.handle.handlers().attempt_ended(&AttemptEnded {
             name: self.handle.name(),
@@ -139,16 +155,16 @@ where
         self.last_code = Some(code);
         self.emit(now, EventKind::Attempt { attempt, code });
         self.watch.attempt_ended(attempt, Some(&verdict), now);
-        let class = judgement.limit.and_then(|(place, max_attempts)| {
+        let class = assessment.limit.and_then(|(place, max_attempts)| {
             let failures = self.failures.get_mut(place)?;
             *failures += 1;
             Some(ClassCount { failures: *failures, max_attempts })
         });
         let hints = Hints {
-            never: judgement.never || judgement.class == Class::NotRetryable,
+            never: assessment.never || assessment.class == Class::NotRetryable,
             exhausted: signals.exhausted,
             progressed: signals.progressed,
-            wait: judgement.wait,
+            wait: assessment.wait,
             class,
             stop: self.watch.stop(),
             earlier: self.earlier.elapsed,
@@ -240,13 +256,13 @@ impl<H, S: Source> Drop for Session<H, S> {
     }
 }
 
-fn verdict(judgement: &Judgement) -> Verdict {
-    let code = match judgement.class {
+fn verdict(assessment: &Assessment) -> Verdict {
+    let code = match assessment.class {
         Class::Success => return Verdict::Success,
         Class::Failed(code) => code,
         // The callee is alive: no failure for the breaker.
         Class::NotRetryable => Code::FailedPrecondition,
     };
-    let pushback = judgement.hint.map(Pushback::After);
+    let pushback = assessment.hint.map(Pushback::After);
     Verdict::Failure(Failure { pushback, ..Failure::new(code) })
 }

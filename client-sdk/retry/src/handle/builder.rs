@@ -9,11 +9,11 @@ use damper_core::{
 
 use crate::backoff::Backoff;
 use crate::classify::Class;
+use crate::handle::Retry;
 use crate::handlers::{
-    ByType, ClassifyBy, EveryError, Extend, Limit, Listen, NeverIf, RetryIf, RetryIfValue, WaitBy, WaitHint,
-    With,
+    BeforeRetry, ByType, ClassifyBy, EveryError, Extend, Limit, Listen, NeverIf, RetryIf, RetryIfValue,
+    WaitBy, WaitHint, With,
 };
-use crate::retry::Retry;
 use crate::source::{Local, LocalConfig, Source};
 
 /// Codes that handles in code retry: which errors they stand for is the caller's choice.
@@ -51,6 +51,12 @@ impl Settings {
         let rule = Some(Arc::new(Rule::in_code(self.policy.clone())?));
         let route = earlier.map_or_else(|| Route::new(rule.clone()), |route| route.under(rule.clone()));
         Ok(LocalConfig { route, stop: self.stop.clone() })
+    }
+
+    /// Returns the default settings without a breaker, for calls that share nothing.
+    pub(crate) fn without_breaker() -> Self {
+        let defaults = Self::default();
+        Self { policy: Policy { retry_breaker: None, ..defaults.policy }, ..defaults }
     }
 
     fn retry(&mut self) -> &mut damper_core::Retry {
@@ -200,7 +206,7 @@ macro_rules! handler_methods {
                 self.map_handlers(|inner| With { inner, part: RetryIfValue(predicate) })
             }
 
-            /// Never retries errors for which the predicate returns true, whatever other predicates return.
+            /// Never retries errors for which the predicate returns true, whatever others return.
             pub fn never_if<E, F: Fn(&E) -> bool>(
                 self,
                 predicate: F,
@@ -216,8 +222,8 @@ macro_rules! handler_methods {
                 self.with(ClassifyBy(classify))
             }
 
-            /// Reads the wait that the callee asked for, such as `Retry-After`. It replaces the backoff; a wait
-            /// that is longer than a minute, or than the time left, ends the call.
+            /// Reads the wait that the callee asked for, such as `Retry-After`. It replaces the backoff. A
+            /// wait longer than a minute, or than the time left, ends the call.
             pub fn wait_hint<E, F: Fn(&E) -> Option<Duration>>(
                 self,
                 hint: F,
@@ -233,15 +239,23 @@ macro_rules! handler_methods {
                 self.map_handlers(|inner| With { inner, part: WaitBy(wait) })
             }
 
-            /// Retries a class of errors with a limit of its own: at most `max_attempts` attempts may fail with
-            /// such an error. `place`, 0 to 7, tells the limits of a handle apart.
+            /// Retries a class of errors with a limit of its own: at most `max_attempts` attempts may fail
+            /// with such an error. The first limit whose predicate returns true counts. At most 8.
             pub fn limit<E, F: Fn(&E) -> bool>(
                 self,
-                place: usize,
                 max_attempts: u32,
                 is_of_class: F,
             ) -> $name<With<P::Base, Limit<F>> $(, $parameter)?> {
-                self.with(Limit { is_of_class, place, max_attempts })
+                self.with(Limit { is_of_class, max_attempts })
+            }
+
+            /// Awaits what `work` returns after attempt n has failed with an error and before the next one.
+            /// The backoff passes at the same time.
+            pub fn before_retry<E, Fut, F: Fn(u32, &E) -> Fut>(
+                self,
+                work: F,
+            ) -> $name<With<P, BeforeRetry<F>> $(, $parameter)?> {
+                self.map_handlers(|inner| With { inner, part: BeforeRetry(work) })
             }
 
             /// Adds a listener.

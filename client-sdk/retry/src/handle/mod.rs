@@ -1,6 +1,11 @@
 //! The handle: decorates calls, any number at a time.
 
-use std::ops::Deref;
+pub(crate) mod builder;
+pub(crate) mod future;
+pub(crate) mod once;
+mod one_at_a_time;
+pub(crate) mod session;
+
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -9,14 +14,13 @@ use std::time::Duration;
 use damper_core::Faults;
 use tokio::sync::broadcast;
 
-use crate::attempt::Attempt;
-use crate::builder::{Builder, Settings};
+use self::builder::{Builder, Settings};
+use self::future::{Body, Calling};
+use self::session::{Earlier, Session};
 use crate::error::{Error, NotAnswered, Reason};
 use crate::events::{EVENTS, Event, EventKind, Stats};
-use crate::future::{Body, Calling};
 use crate::handlers::{ByType, Handlers};
-use crate::session::{Earlier, Session};
-use crate::source::{Local, Source, Watch};
+use crate::source::{Local, Source};
 
 /// Retries calls. All calls of a handle and of its clones share breaker, budget and statistics.
 #[derive(Debug)]
@@ -121,11 +125,7 @@ impl<P, S: Source> Retry<P, S> {
     ///
     /// # Errors
     /// The last attempt's error, or the one made from the reason.
-    pub async fn call_or<T, E, B>(
-        &self,
-        body: B,
-        not_answered: impl FnOnce(NotAnswered) -> E,
-    ) -> Result<T, E>
+    pub async fn call_or<T, E, B>(&self, body: B, not_answered: impl FnOnce(NotAnswered) -> E) -> Result<T, E>
     where
         P: Handlers<T, E>,
         B: Body<Future: Future<Output = Result<T, E>>>,

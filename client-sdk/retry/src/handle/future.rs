@@ -10,9 +10,9 @@ use pin_project_lite::pin_project;
 
 use crate::attempt::{Attempt, Running, Signals};
 use crate::error::{Error, NotAnswered, Reason};
-use crate::handlers::Handlers;
-use crate::retry::Retry;
-use crate::session::Session;
+use crate::handle::Retry;
+use crate::handle::session::Session;
+use crate::handlers::{BoxFuture, Handlers};
 use crate::source::Source;
 
 /// Makes the future of each attempt. Closures `FnMut(Attempt) -> impl Future` are bodies.
@@ -52,6 +52,10 @@ pin_project! {
         main: Option<Running<B::Future>>,
         hedges: Vec<Pin<Box<Running<B::Future>>>>,
         last: Option<(u32, Result<T, E>)>,
+        // False until the listeners were asked.
+        is_permitted: bool,
+        // Work before the next attempt.
+        before_retry: Option<BoxFuture>,
         // Stateful retry: a retry is left to a later call with the same key if this returns true.
         leaves: Option<LeavesRetry<E>>,
     }
@@ -59,7 +63,16 @@ pin_project! {
 
 impl<H, S: Source, B: Body, T, E> Calling<H, S, B, T, E> {
     pub(crate) fn new(session: Session<H, S>, body: B) -> Self {
-        Self { session, body, main: None, hedges: Vec::new(), last: None, leaves: None }
+        Self {
+            session,
+            body,
+            main: None,
+            hedges: Vec::new(),
+            last: None,
+            is_permitted: false,
+            before_retry: None,
+            leaves: None,
+        }
     }
 
     /// Ends the call without an answer.
@@ -83,19 +96,30 @@ where
     type Output = Result<T, Error<E>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.as_mut().project();
+        if !*this.is_permitted {
+            this.session.check_permit()?;
+            *this.is_permitted = true;
+        }
         loop {
             if let Some((number, signals, outcome)) = self.as_mut().poll_attempts(cx) {
                 let this = self.as_mut().project();
                 this.session.attempt_ended(number, &outcome, signals);
+                *this.before_retry = this.session.before_retry(number, &outcome);
                 *this.last = Some((number, outcome));
             }
             let mut this = self.as_mut().project();
+            if let Some(work) = this.before_retry {
+                ready!(work.as_mut().poll(cx));
+                *this.before_retry = None;
+            }
             match this.session.next_step() {
                 Step::Send(send) => {
                     let attempt = this.session.start(&send);
                     let body = this.body;
-                    let running =
-                        this.session.enter(send.attempt, || Running::new(send.attempt, || body.start(attempt)));
+                    let running = this
+                        .session
+                        .enter(send.attempt, || Running::new(send.attempt, || body.start(attempt)));
                     if this.main.is_none() {
                         this.main.set(Some(running));
                     } else {
@@ -140,7 +164,8 @@ where
         if let Some(main) = this.main.as_mut().as_pin_mut() {
             let number = main.number();
             if let Poll::Ready(outcome) = this.session.enter(number, || main.poll(cx)) {
-                let signals = this.main.as_ref().as_pin_ref().map_or(Signals::default(), |main| main.signals());
+                let signals =
+                    this.main.as_ref().as_pin_ref().map_or(Signals::default(), |main| main.signals());
                 this.main.set(None);
                 return Some((number, signals, outcome));
             }

@@ -1,0 +1,160 @@
+//! Stateful retry: the attempts of one key, such as a message of a queue, over several calls.
+//!
+//! Each call makes one attempt and returns its error at once, so that the queue's transaction rolls back.
+//! The store counts the attempts of each key. When none is left, the next call with the key does not run its
+//! body: it returns the fate, for a recovery such as a dead-letter queue.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use damper_core::{Ending, Fate, Time};
+
+use crate::error::{Error, NotAnswered, Reason};
+use crate::handle::Retry;
+use crate::handle::future::{Body, Calling, LeavesRetry};
+use crate::handle::session::Earlier;
+use crate::handlers::{ByType, Handlers};
+use crate::source::{Local, Source};
+
+/// Makes one attempt per call, and counts the attempts of each key.
+pub struct Stateful<K, E, P = ByType, S = Local> {
+    retry: Retry<P, S>,
+    capacity: usize,
+    keep: Duration,
+    leaves: LeavesRetry<E>,
+    keys: Mutex<HashMap<K, KeyState>>,
+}
+
+/// The calls of a key so far.
+#[derive(Clone, Copy, Debug)]
+struct KeyState {
+    attempts: u32,
+    began: Time,
+    last: Time,
+    /// Set when no attempt is left.
+    ended: Option<Ending>,
+}
+
+impl<P, S: Source> Retry<P, S> {
+    /// Returns a stateful retry that keeps at most `capacity` keys, each for `keep` after its last attempt. A
+    /// full store accepts no new key and drops none.
+    pub fn stateful<K: Eq + Hash, E>(self, capacity: usize, keep: Duration) -> Stateful<K, E, P, S> {
+        let (leaves, keys): (LeavesRetry<E>, _) = (Arc::new(|_| true), Mutex::default());
+        Stateful { retry: self, capacity, keep, leaves, keys }
+    }
+}
+
+impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
+    /// Returns only errors for which the predicate returns true at once. The call retries others itself, with
+    /// the waits of the handle. Default: all errors are returned at once.
+    #[must_use]
+    pub fn rollback_if(self, predicate: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
+        Self { leaves: Arc::new(predicate), ..self }
+    }
+
+    /// Makes the next attempt of a key.
+    ///
+    /// # Errors
+    /// The attempt's error; with the fate `retry` if an attempt is left. Without running the body: the fate
+    /// of a key without attempts left, and [`Reason::StoreFull`].
+    pub async fn call<T, B>(&self, key: K, body: B) -> Result<T, Error<E>>
+    where
+        P: Handlers<T, E>,
+        B: Body<Future: Future<Output = Result<T, E>>>,
+    {
+        let earlier = self.begin(&key).map_err(Error::NotAnswered)?;
+        let session = self.retry.session(earlier, false);
+        let result = Calling::new(session, body).leaving(Arc::clone(&self.leaves)).await;
+        self.note(key, &result);
+        result
+    }
+
+    /// As [`call`](Self::call), as if the key were new: for a key that may be used again.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn call_fresh<T, B>(&self, key: K, body: B) -> Result<T, Error<E>>
+    where
+        P: Handlers<T, E>,
+        B: Body<Future: Future<Output = Result<T, E>>>,
+    {
+        self.keys().remove(&key);
+        self.call(key, body).await
+    }
+
+    /// Returns the number of keys that the store holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.keys().len()
+    }
+
+    /// Returns true if the store holds no key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys().is_empty()
+    }
+
+    /// Returns the attempts of earlier calls, and takes a place for a new key.
+    fn begin(&self, key: &K) -> Result<Earlier, NotAnswered> {
+        let now = self.retry.source().clock().now();
+        let mut keys = self.keys();
+        if keys.len() >= self.capacity && !keys.contains_key(key) {
+            keys.retain(|_, state| now.since(state.last) < self.keep);
+            if keys.len() >= self.capacity {
+                let reason = Reason::StoreFull;
+                return Err(NotAnswered { reason, attempts: 0, elapsed: Duration::ZERO });
+            }
+        }
+        let new = KeyState { attempts: 0, began: now, last: now, ended: None };
+        match keys.entry(key.clone()) {
+            Entry::Occupied(held) if now.since(held.get().last) < self.keep => {
+                let KeyState { attempts, began, ended, .. } = *held.get();
+                let elapsed = now.since(began);
+                let Some(ending) = ended else { return Ok(Earlier { attempts, elapsed }) };
+                held.remove();
+                Err(NotAnswered { reason: Reason::Ended(ending), attempts, elapsed })
+            }
+            Entry::Occupied(mut expired) => {
+                expired.insert(new);
+                Ok(Earlier::default())
+            }
+            Entry::Vacant(place) => {
+                place.insert(new);
+                Ok(Earlier::default())
+            }
+        }
+    }
+
+    /// Keeps the key if its call failed, and forgets it otherwise.
+    fn note<T>(&self, key: K, result: &Result<T, Error<E>>) {
+        let now = self.retry.source().clock().now();
+        let mut keys = self.keys();
+        match result {
+            Err(error) => {
+                if let Some(state) = keys.get_mut(&key) {
+                    state.attempts = error.attempts();
+                    state.last = now;
+                    let ending = error.fate().map(Ending::real);
+                    state.ended = ending.filter(|ending| ending.fate != Fate::Retry);
+                }
+            }
+            Ok(_) => {
+                keys.remove(&key);
+            }
+        }
+    }
+
+    fn keys(&self) -> MutexGuard<'_, HashMap<K, KeyState>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K, E, P, S> fmt::Debug for Stateful<K, E, P, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stateful").field("capacity", &self.capacity).finish_non_exhaustive()
+    }
+}
