@@ -11,7 +11,7 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 //! let fetch_page = Retry::named("catalog/fetch")
 //!     .max_attempts(5)
-//!     .backoff(Backoff::exponential(Duration::from_millis(50)).max(Duration::from_secs(2)).jitter(Jitter::Full))
+//!     .backoff(Backoff::exponential(Duration::from_millis(50)).jitter(Jitter::Full))
 //!     .attempt_timeout(Duration::from_secs(1))
 //!     .timeout(Duration::from_secs(5))
 //!     .retry_if(|error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset)

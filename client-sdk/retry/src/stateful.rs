@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use damper_core::{Ending, Fate, Time};
 
+use crate::attempt::Attempt;
 use crate::error::{Error, NotAnswered, Reason};
 use crate::handle::Retry;
-use crate::handle::future::{Body, Calling, LeavesRetry};
+use crate::handle::future::{Calling, LeavesRetry};
 use crate::handle::session::Earlier;
 use crate::handlers::{ByType, Handlers};
 use crate::source::{Local, Source};
@@ -64,7 +65,8 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
     pub async fn call<T, B>(&self, key: K, body: B) -> Result<T, Error<E>>
     where
         P: Handlers<T, E>,
-        B: Body<Future: Future<Output = Result<T, E>>>,
+        B: FnMut(Attempt) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         let earlier = self.begin(&key).map_err(Error::NotAnswered)?;
         let session = self.retry.session(earlier, false);
@@ -80,7 +82,8 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
     pub async fn call_fresh<T, B>(&self, key: K, body: B) -> Result<T, Error<E>>
     where
         P: Handlers<T, E>,
-        B: Body<Future: Future<Output = Result<T, E>>>,
+        B: FnMut(Attempt) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         self.keys().remove(&key);
         self.call(key, body).await

@@ -15,8 +15,9 @@ use damper_core::Faults;
 use tokio::sync::broadcast;
 
 use self::builder::{Builder, Settings};
-use self::future::{Body, Calling};
+use self::future::Calling;
 use self::session::{Earlier, Session};
+use crate::attempt::Attempt;
 use crate::error::{Error, NotAnswered, Reason};
 use crate::events::{EVENTS, Event, EventKind, Stats};
 use crate::handlers::{ByType, Handlers};
@@ -100,10 +101,11 @@ impl<P, S: Source> Retry<P, S> {
     ///
     /// # Errors
     /// The last attempt's error, or why there is none.
-    pub fn call<T, E, B>(&self, body: B) -> Calling<&Self, S, B, T, E>
+    pub fn call<T, E, B, Fut>(&self, body: B) -> Calling<&Self, S, B, T, E>
     where
         P: Handlers<T, E>,
-        B: Body<Future: Future<Output = Result<T, E>>>,
+        B: FnMut(Attempt) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         Calling::new(self.session(Earlier::default(), false), body)
     }
@@ -112,10 +114,11 @@ impl<P, S: Source> Retry<P, S> {
     ///
     /// # Errors
     /// As [`call`](Self::call).
-    pub fn call_hedged<T, E, B>(&self, body: B) -> Calling<&Self, S, B, T, E>
+    pub fn call_hedged<T, E, B, Fut>(&self, body: B) -> Calling<&Self, S, B, T, E>
     where
         P: Handlers<T, E>,
-        B: Body<Future: Future<Output = Result<T, E>>>,
+        B: FnMut(Attempt) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         Calling::new(self.session(Earlier::default(), true), body)
     }
@@ -125,10 +128,15 @@ impl<P, S: Source> Retry<P, S> {
     ///
     /// # Errors
     /// The last attempt's error, or the one made from the reason.
-    pub async fn call_or<T, E, B>(&self, body: B, not_answered: impl FnOnce(NotAnswered) -> E) -> Result<T, E>
+    pub async fn call_or<T, E, B, Fut>(
+        &self,
+        body: B,
+        not_answered: impl FnOnce(NotAnswered) -> E,
+    ) -> Result<T, E>
     where
         P: Handlers<T, E>,
-        B: Body<Future: Future<Output = Result<T, E>>>,
+        B: FnMut(Attempt) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         self.call(body).await.map_err(|error| error.into_last(not_answered))
     }
@@ -137,10 +145,15 @@ impl<P, S: Source> Retry<P, S> {
     ///
     /// # Errors
     /// As [`call`](Self::call), and [`Reason::Cancelled`].
-    pub async fn call_until<T, E, B>(&self, stop: impl Future<Output = ()>, body: B) -> Result<T, Error<E>>
+    pub async fn call_until<T, E, B, Fut>(
+        &self,
+        stop: impl Future<Output = ()>,
+        body: B,
+    ) -> Result<T, Error<E>>
     where
         P: Handlers<T, E>,
-        B: Body<Future: Future<Output = Result<T, E>>>,
+        B: FnMut(Attempt) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         let mut stop = pin!(stop);
         let mut call = pin!(self.call(body));

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
+use crate::attempt::Attempt;
 use crate::classify::Class;
 use crate::handle::Retry;
 use crate::handle::builder::Settings;
@@ -23,7 +24,7 @@ use crate::source::Local;
 /// # Ok::<_, damper_retry::Error<io::Error>>(())
 /// # }).unwrap();
 /// ```
-pub fn retry<B: Body>(body: B) -> Once<B> {
+pub fn retry<B: FnMut(Attempt) -> Fut, Fut>(body: B) -> Once<B> {
     Once { body, handlers: ByType }
 }
 
