@@ -62,7 +62,7 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
     /// # Errors
     /// The attempt's error; with the fate `retry` if an attempt is left. Without running the body: the fate
     /// of a key without attempts left, and [`Reason::StoreFull`].
-    pub async fn call<T, B>(&self, key: K, body: B) -> Result<T, Error<E>>
+    pub async fn call<T, B, Fut>(&self, key: K, body: B) -> Result<T, Error<E>>
     where
         P: Handlers<T, E>,
         B: FnMut(Attempt) -> Fut,
@@ -79,7 +79,7 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
     ///
     /// # Errors
     /// As [`call`](Self::call).
-    pub async fn call_fresh<T, B>(&self, key: K, body: B) -> Result<T, Error<E>>
+    pub async fn call_fresh<T, B, Fut>(&self, key: K, body: B) -> Result<T, Error<E>>
     where
         P: Handlers<T, E>,
         B: FnMut(Attempt) -> Fut,
