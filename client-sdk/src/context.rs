@@ -100,6 +100,13 @@ impl Context {
         self.0.chain.forget_failures();
     }
 
+    /// Returns the deadline and flag that calls made in serving the request inherit, by their own clock: the
+    /// context may belong to another runtime, with another origin.
+    pub(crate) fn inherited(context: Option<&Self>, clock: Clock) -> (Option<Time>, Option<u32>) {
+        let deadline = context.and_then(Self::deadline).map(|at| clock.time(at));
+        (deadline, context.and_then(|context| context.chain().flag()))
+    }
+
     /// Records the end of a call made in serving the request, with the codes that its caller may see.
     pub(crate) fn call_ended(&self, route: &Route, finish: &Finish, codes: CodeSet) {
         if finish.marks_context {

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use damper_core::repeat_limit::Served;
-use damper_core::{Counters, Faults, Kill, Table};
+use damper_core::{Counters, Faults, Kill, Table, key};
+use damper_retry::ByType;
 use tokio::runtime::Handle;
 
 use crate::client::ClientLayer;
 use crate::control::{Control, NotReady, Source, Status};
+use crate::operation::{Governed, Operation};
 use crate::options::Options;
 use crate::options::identity::DEFAULT_CLUSTER;
 use crate::routes::Runtime;
@@ -104,7 +106,6 @@ impl Damper {
     /// All problems of the name and the manifests together.
     #[cfg(feature = "manifest")]
     pub fn fixed(service: &str, manifests: &str) -> Result<Self, Faults> {
-        use damper_core::key;
         use damper_proto::manifest;
 
         let mut faults = Faults::none();
@@ -140,6 +141,36 @@ impl Damper {
     pub fn client_layer(&self, callee_service: &str) -> Result<ClientLayer, Faults> {
         let callee = self.engine.callee(callee_service)?;
         Ok(ClientLayer::new(Arc::clone(&self.engine), callee))
+    }
+
+    /// Returns any async call as the route `method` to `callee_service`: a database statement, an HTTP
+    /// request, a message to a broker. The route has rules, guards, kills and statistics like one of gRPC
+    /// calls.
+    ///
+    /// `method` has the form `group/name`. Use few and fixed names: as of gRPC methods, 1,000 are
+    /// distinguished.
+    ///
+    /// ```
+    /// # use std::io;
+    /// # async fn insert() -> io::Result<u64> { Ok(1) }
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// let damper = damper_sdk::Damper::off();
+    /// let orders_insert = damper.operation("billing-db", "orders/insert")?;
+    /// let rows = orders_insert.call(async |_| insert().await).await?;
+    /// # assert_eq!(rows, 1);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The problems with the names.
+    pub fn operation(&self, callee_service: &str, method: &str) -> Result<Operation, Faults> {
+        let mut faults = Faults::none();
+        key::check_method("callee_method", method, &mut faults);
+        let callee = self.engine.callee(callee_service).map_err(|found| faults.nest("", found)).ok();
+        let Some(callee) = callee.filter(|_| faults.is_empty()) else { return Err(faults) };
+        let source = Governed::new(Arc::clone(&self.engine), callee, method);
+        Ok(Operation::from_source(format!("{callee_service} {method}"), source, ByType))
     }
 
     /// Returns the layer for the server of this process. It must be the outermost layer.

@@ -103,6 +103,11 @@ impl<E> Error<E> {
 }
 
 impl NotAnswered {
+    /// The end of a call that was not made.
+    pub(crate) fn unmade(reason: Reason) -> Self {
+        Self { reason, attempts: 0, elapsed: Duration::ZERO }
+    }
+
     /// Returns how the call ended; `None` if the engine did not end it.
     #[must_use]
     pub fn fate(&self) -> Option<Fate> {

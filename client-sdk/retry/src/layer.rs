@@ -12,7 +12,6 @@ use crate::attempt::Attempt;
 use crate::error::Error;
 use crate::handle::Retry;
 use crate::handle::future::{Body, Calling};
-use crate::handle::session::{Earlier, Session};
 use crate::handlers::{ByType, Handlers};
 use crate::source::{Local, Source};
 
@@ -131,7 +130,6 @@ where
     fn call(&mut self, request: R) -> Self::Future {
         let service = self.inner.clone();
         let ready = Some(std::mem::replace(&mut self.inner, service.clone()));
-        let session = Session::begin(Arc::clone(&self.retry), Earlier::default(), true);
-        Calling::new(session, Replay { ready, service, request })
+        Calling::new(Arc::clone(&self.retry), Replay { ready, service, request }, true)
     }
 }

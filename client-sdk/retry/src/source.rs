@@ -55,6 +55,14 @@ pub trait Watch {
     /// Records the end of the call.
     fn ended(&mut self, _finish: &Finish, _now: Time) {}
 
+    /// Changes the verdict on an attempt by what the driver knows about the calls within it.
+    fn classify(&self, _attempt: u32, verdict: Verdict) -> Verdict {
+        verdict
+    }
+
+    /// Prepares for kill switches that change before the next step, if the call is between attempts.
+    fn listen_for_kills(&mut self, _is_between_attempts: bool) {}
+
     /// Ready when a kill switch was set; the call then requests its next step.
     fn poll_kill(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending

@@ -69,8 +69,8 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
         Fut: Future<Output = Result<T, E>>,
     {
         let earlier = self.begin(&key).map_err(Error::NotAnswered)?;
-        let session = self.retry.session(earlier, false);
-        let result = Calling::new(session, body).leaving(Arc::clone(&self.leaves)).await;
+        let call = Calling::new(&self.retry, body, false);
+        let result = call.continuing(earlier, Arc::clone(&self.leaves)).await;
         self.note(key, &result);
         result
     }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use damper_core::{Call, CallStart, Code, Failure, Fate, Finish, Mode, SendAttempt, Step, Time, Verdict};
 
 use super::body_canceller::BodyCanceller;
-use super::record::telemetry::{AttemptSpan, CallSpan};
-use super::record::trail::AttemptTrail;
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::outcome::cause::{self, Cause};
+use crate::record::telemetry::{AttemptSpan, CallSpan};
+use crate::record::trail::AttemptTrail;
 use crate::routes::RouteHandle;
 use crate::routes::kills::Bell;
 

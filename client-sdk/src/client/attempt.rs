@@ -10,8 +10,8 @@ use tower_service::Service;
 
 use super::held_response::HeldResponse;
 use super::in_flight::RequestInFlight;
-use super::record::telemetry::AttemptSpan;
 use crate::outcome::verdict::BoxError;
+use crate::record::telemetry::AttemptSpan;
 
 pin_project! {
     /// An attempt with its span.

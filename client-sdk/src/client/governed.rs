@@ -25,13 +25,13 @@ use super::committed::CommittedCall;
 use super::held_response::HeldResponse;
 use super::in_flight::RequestInFlight;
 use super::local_response::LocalResponse;
-use super::record::telemetry::AttemptSpan;
 use super::response_body::{CallResult, ResponseBody};
 use super::slot::{CallSlot, CallState, CommittedAttempt};
 use crate::balance::tried;
 use crate::headers;
 use crate::outcome::cause::Cause;
 use crate::outcome::verdict::{self, BoxError};
+use crate::record::telemetry::AttemptSpan;
 
 pin_project! {
     /// Future of a call for which the engine may have decisions to make.

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `response_future` is either path until its response begins, `committed` the call that the response body
-//! owns from then on. `requests` builds the request of each attempt, `record` keeps spans, times and failed
-//! attempts. Every decision is a step of `damper_core::Call`.
+//! owns from then on. `requests` builds the request of each attempt. Every decision is a step of
+//! `damper_core::Call`.
 
 mod active_call;
 mod attempt;
@@ -20,7 +20,6 @@ mod in_flight;
 mod layer;
 mod local_response;
 mod passthrough;
-mod record;
 mod requests;
 mod response_body;
 mod response_future;

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use damper_core::{Code, CodeSet, Fate, Finish, Time, Verdict};
 
-use super::record::trail::AttemptTrail;
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::metrics::{AttemptTimes, CallTimes};
 use crate::outcome::cause::{self, Cause};
+use crate::record::trail::AttemptTrail;
 use crate::routes::RouteHandle;
 use crate::routes::failed_calls::{HexId, Ids};
 

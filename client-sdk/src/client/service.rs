@@ -18,8 +18,6 @@ use super::governed::GovernedFuture;
 use super::in_flight::RequestInFlight;
 use super::local_response::LocalResponse;
 use super::passthrough::PassthroughCall;
-use super::record::telemetry::CallSpan;
-use super::record::trail::AttemptTrail;
 use super::requests::{self, RequestFactory, RequestOptions};
 use super::response_body::ResponseBody;
 use super::response_future::{PassthroughFuture, ResponseFuture};
@@ -27,6 +25,8 @@ use super::slot::CallSlot;
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::outcome::verdict::BoxError;
+use crate::record::telemetry::{CallSpan, Protocol};
+use crate::record::trail::AttemptTrail;
 use crate::routes::failed_calls::Ids;
 use crate::routes::{Callee, RouteHandle, Runtime, method_of};
 
@@ -48,12 +48,7 @@ impl<S> ClientService<S> {
     /// Returns the context of the request being served: from the request's extensions, or from the task.
     fn context(&self, request: &Request<Body>, route: &Route) -> Option<Context> {
         let context = request.extensions().get::<Context>().cloned().or_else(Context::current);
-        if context.as_ref().is_some_and(|context| context.chain().has_failed(route.id())) {
-            route.state().counters.count_outer_loop();
-        }
-        if context.is_none() && self.engine.serves() {
-            route.state().counters.count_without_context();
-        }
+        self.engine.count_context(route, context.as_ref());
         context
     }
 
@@ -96,7 +91,7 @@ impl<S> ClientService<S> {
         let clock = self.engine.clock();
         let replayable = requests.are_replayable();
         let start = CallStart { replayable, ..start(&context, asked.timeout, clock) };
-        let watch = CallSpan::begin(&route, &self.callee, method_of(request), start.now);
+        let watch = CallSpan::begin(Protocol::Grpc, &route, &self.callee, method_of(request), start.now);
         let ids = Ids { trace: asked.trace, call: requests.call_id(request) };
         let records = (watch, AttemptTrail::begin(ids, start.now));
         let hang_up = requests.take_hang_up();
@@ -118,10 +113,8 @@ impl<S> ClientService<S> {
 /// Returns the start of a call whose request is not buffered.
 fn start(context: &Option<Context>, own_timeout: Option<Duration>, clock: Clock) -> CallStart {
     let now = clock.now();
-    // The context may belong to another runtime, with another clock origin.
-    let inherited = context.as_ref().and_then(Context::deadline).map(|at| clock.time(at));
+    let (inherited, flag) = Context::inherited(context.as_ref(), clock);
     let deadline = deadline::earliest([inherited, own_timeout.map(|timeout| now + timeout)]);
-    let flag = context.as_ref().and_then(|context| context.chain().flag());
     CallStart { now, deadline, flag, replayable: false }
 }
 

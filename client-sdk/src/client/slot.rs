@@ -14,10 +14,10 @@ use damper_core::{Step, Verdict};
 use super::active_call::ActiveCall;
 use super::body_canceller::BodyCanceller;
 use super::local_response::LocalResponse;
-use super::record::telemetry::AttemptSpan;
 use super::requests::RequestFactory;
-use crate::clock::timer::Timer;
+use crate::clock::Timer;
 use crate::outcome::cause::Cause;
+use crate::record::telemetry::AttemptSpan;
 use crate::routes::kills::KillWaker;
 
 /// Free slots per thread: about 60 kB, enough for as many concurrent calls.

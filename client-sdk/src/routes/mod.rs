@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use damper_core::kill::TimedKill;
-use damper_core::{Faults, Kill, MAX_ROUTES, Mode, OTHER_METHOD, RouteKey, Rule, Table, Time, key};
+use damper_core::{Faults, Kill, MAX_ROUTES, Mode, OTHER_METHOD, Route, RouteKey, Rule, Table, Time, key};
 use foldhash::fast::RandomState;
 use http::Request;
 
@@ -27,6 +27,7 @@ use self::failed_calls::FailureQuota;
 use self::kills::ActiveKills;
 use crate::balance::Channels;
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::metrics::{self, CallTimes, Detail};
 use crate::replay::ReplayBudget;
 
@@ -218,6 +219,17 @@ impl Runtime {
     /// Returns true if this process has a server layer.
     pub(crate) fn serves(&self) -> bool {
         self.serves.load(Ordering::Relaxed)
+    }
+
+    /// Counts a call that begins by its context: one without in a process that serves, and one that repeats a
+    /// failed call of the same request.
+    pub(crate) fn count_context(&self, route: &Route, context: Option<&Context>) {
+        let counters = &route.state().counters;
+        match context {
+            Some(context) if context.chain().has_failed(route.id()) => counters.count_outer_loop(),
+            None if self.serves() => counters.count_without_context(),
+            _ => {}
+        }
     }
 
     /// Returns the number of all calls, and of those made without a request context since this process serves

@@ -12,6 +12,7 @@ mod held;
 mod kills;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod operations;
 mod passing;
 mod peer;
 mod repeats;

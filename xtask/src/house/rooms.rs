@@ -51,6 +51,8 @@ pub(crate) const LEVELS: [Level; 13] = [
             "options",
             "balance",
             "routes",
+            "record",
+            "operation",
             "control",
             "client",
             "server",
@@ -62,7 +64,6 @@ pub(crate) const LEVELS: [Level; 13] = [
         enforced: true,
         most: 16,
         rooms: &[
-            "record",
             "body_canceller",
             "local_response",
             "in_flight",

@@ -57,6 +57,12 @@ impl RequestContext {
         self.marks.fetch_or(FINAL, Ordering::Relaxed);
     }
 
+    /// Returns true if a call was recorded that layers above must not retry.
+    #[must_use]
+    pub fn has_marks(&self) -> bool {
+        self.marks.load(Ordering::Relaxed) != 0
+    }
+
     /// Clears all records: the response does not depend on them.
     pub fn forget_failures(&self) {
         self.marks.store(0, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use crate::attempt::{Attempt, Running, Signals};
 use crate::error::{Error, NotAnswered, Reason};
 use crate::handle::Retry;
-use crate::handle::session::Session;
+use crate::handle::session::{Earlier, Session, check_permit};
 use crate::handlers::{BoxFuture, Handlers};
 use crate::source::Source;
 
@@ -39,9 +39,33 @@ type Ended<T, E> = (u32, Signals, Result<T, E>);
 pub(crate) type LeavesRetry<E> = Arc<dyn Fn(&E) -> bool + Send + Sync>;
 
 pin_project! {
-    /// Future of a call.
+    /// Future of a call, which begins with the first poll.
     #[must_use = "futures do nothing unless polled"]
     pub struct Calling<H, S, B, T, E>
+    where
+        S: Source,
+        B: Body,
+    {
+        // `None` once the call has begun.
+        start: Option<Start<H, B>>,
+        // Stateful retry: a retry is left to a later call with the same key if this returns true.
+        leaves: Option<LeavesRetry<E>>,
+        #[pin]
+        active: Option<Active<H, S, B, T, E>>,
+    }
+}
+
+/// What a call begins with.
+struct Start<H, B> {
+    handle: H,
+    body: B,
+    earlier: Earlier,
+    may_hedge: bool,
+}
+
+pin_project! {
+    /// A call that has begun.
+    struct Active<H, S, B, T, E>
     where
         S: Source,
         B: Body,
@@ -52,36 +76,29 @@ pin_project! {
         main: Option<Running<B::Future>>,
         hedges: Vec<Pin<Box<Running<B::Future>>>>,
         last: Option<(u32, Result<T, E>)>,
-        // False until the listeners were asked.
-        is_permitted: bool,
         // Work before the next attempt.
         before_retry: Option<BoxFuture>,
-        // Stateful retry: a retry is left to a later call with the same key if this returns true.
-        leaves: Option<LeavesRetry<E>>,
     }
 }
 
 impl<H, S: Source, B: Body, T, E> Calling<H, S, B, T, E> {
-    pub(crate) fn new(session: Session<H, S>, body: B) -> Self {
-        Self {
-            session,
-            body,
-            main: None,
-            hedges: Vec::new(),
-            last: None,
-            is_permitted: false,
-            before_retry: None,
-            leaves: None,
+    pub(crate) fn new(handle: H, body: B, may_hedge: bool) -> Self {
+        let start = Start { handle, body, earlier: Earlier::default(), may_hedge };
+        Self { start: Some(start), leaves: None, active: None }
+    }
+
+    /// Continues earlier calls of a stateful retry.
+    pub(crate) fn continuing(mut self, earlier: Earlier, leaves: LeavesRetry<E>) -> Self {
+        if let Some(start) = &mut self.start {
+            start.earlier = earlier;
         }
+        Self { leaves: Some(leaves), ..self }
     }
 
     /// Ends the call without an answer.
     pub(crate) fn not_answered(self: Pin<&mut Self>, reason: Reason) -> NotAnswered {
-        self.project().session.not_answered(reason)
-    }
-
-    pub(crate) fn leaving(self, leaves: LeavesRetry<E>) -> Self {
-        Self { leaves: Some(leaves), ..self }
+        let active = self.project().active.as_pin_mut();
+        active.map_or(NotAnswered::unmade(reason), |active| active.project().session.not_answered(reason))
     }
 }
 
@@ -95,12 +112,36 @@ where
 {
     type Output = Result<T, Error<E>>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.as_mut().project();
-        if !*this.is_permitted {
-            this.session.check_permit()?;
-            *this.is_permitted = true;
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        if let Some(Start { handle, body, earlier, may_hedge }) = this.start.take() {
+            check_permit(&*handle)?;
+            this.active.set(Some(Active {
+                session: Session::begin(handle, earlier, may_hedge),
+                body,
+                main: None,
+                hedges: Vec::new(),
+                last: None,
+                before_retry: None,
+            }));
         }
+        this.active.as_pin_mut().map_or(Poll::Pending, |active| active.poll(this.leaves.as_ref(), cx))
+    }
+}
+
+impl<H, P, S, B, T, E> Active<H, S, B, T, E>
+where
+    H: Deref<Target = Retry<P, S>>,
+    P: Handlers<T, E>,
+    S: Source,
+    B: Body,
+    B::Future: Future<Output = Result<T, E>>,
+{
+    fn poll(
+        mut self: Pin<&mut Self>,
+        leaves: Option<&LeavesRetry<E>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<T, Error<E>>> {
         loop {
             if let Some((number, signals, outcome)) = self.as_mut().poll_attempts(cx) {
                 let this = self.as_mut().project();
@@ -127,7 +168,7 @@ where
                     }
                 }
                 Step::Wait { until } => {
-                    if let (Some((_, Err(error))), Some(leaves)) = (&this.last, &this.leaves)
+                    if let (Some((_, Err(error))), Some(leaves)) = (&this.last, leaves)
                         && this.session.is_between_attempts()
                         && leaves(error)
                         && let Some(finish) = this.session.leave_retry()
@@ -148,16 +189,7 @@ where
             }
         }
     }
-}
 
-impl<H, P, S, B, T, E> Calling<H, S, B, T, E>
-where
-    H: Deref<Target = Retry<P, S>>,
-    P: Handlers<T, E>,
-    S: Source,
-    B: Body,
-    B::Future: Future<Output = Result<T, E>>,
-{
     /// Returns an attempt that has ended.
     fn poll_attempts(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Option<Ended<T, E>> {
         let mut this = self.project();

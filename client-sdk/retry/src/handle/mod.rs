@@ -16,7 +16,6 @@ use tokio::sync::broadcast;
 
 use self::builder::{Builder, Settings};
 use self::future::Calling;
-use self::session::{Earlier, Session};
 use crate::attempt::Attempt;
 use crate::error::{Error, NotAnswered, Reason};
 use crate::events::{EVENTS, Event, EventKind, Stats};
@@ -107,7 +106,7 @@ impl<P, S: Source> Retry<P, S> {
         B: FnMut(Attempt) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        Calling::new(self.session(Earlier::default(), false), body)
+        Calling::new(self, body, false)
     }
 
     /// As [`call`](Self::call), for settings that hedge: several attempts may run at once.
@@ -120,7 +119,7 @@ impl<P, S: Source> Retry<P, S> {
         B: FnMut(Attempt) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        Calling::new(self.session(Earlier::default(), true), body)
+        Calling::new(self, body, true)
     }
 
     /// As [`call`](Self::call); an error takes the place of a missing answer, so that the result has the
@@ -187,10 +186,6 @@ impl<P, S: Source> Retry<P, S> {
 
     pub(crate) fn map_handlers<N>(self, map: impl FnOnce(P) -> N) -> Retry<N, S> {
         Retry { shared: self.shared, handlers: map(self.handlers) }
-    }
-
-    pub(crate) fn session(&self, earlier: Earlier, may_hedge: bool) -> Session<&Self, S> {
-        Session::begin(self, earlier, may_hedge)
     }
 
     pub(crate) fn source(&self) -> &S {

@@ -8,7 +8,6 @@ use crate::classify::Class;
 use crate::handle::Retry;
 use crate::handle::builder::Settings;
 use crate::handle::future::{Body, Calling};
-use crate::handle::session::{Earlier, Session};
 use crate::handlers::{ByType, EveryError, Extend, Handlers, NeverIf, RetryIf, With};
 use crate::source::Local;
 
@@ -69,7 +68,7 @@ where
             Retry::new(Arc::from("retry"), settings, source, ByType)
         });
         let handle = Own(SHARED.clone().map_handlers(|_| self.handlers));
-        Calling::new(Session::begin(handle, Earlier::default(), false), self.body)
+        Calling::new(handle, self.body, false)
     }
 }
 

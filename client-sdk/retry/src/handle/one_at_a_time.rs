@@ -8,7 +8,7 @@ use damper_core::{Finish, Step};
 use crate::attempt::{Attempt, Running, Signals, collect};
 use crate::error::Error;
 use crate::handle::Retry;
-use crate::handle::session::{Earlier, Session};
+use crate::handle::session::{Earlier, Session, check_permit};
 use crate::handlers::Handlers;
 use crate::source::Source;
 
@@ -27,8 +27,8 @@ impl<P, S: Source> Retry<P, S> {
     where
         P: Handlers<T, E>,
     {
-        let mut session = self.session(Earlier::default(), false);
-        session.check_permit()?;
+        check_permit(self)?;
+        let mut session = Session::begin(self, Earlier::default(), false);
         let mut last = None;
         loop {
             match session.next_step() {
@@ -61,8 +61,8 @@ impl<P, S: Source> Retry<P, S> {
     where
         P: Handlers<T, E>,
     {
-        let mut session = self.session(Earlier::default(), false);
-        session.check_permit()?;
+        check_permit(self)?;
+        let mut session = Session::begin(self, Earlier::default(), false);
         let mut last = None;
         loop {
             match session.next_step() {

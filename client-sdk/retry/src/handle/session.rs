@@ -74,17 +74,6 @@ where
         }
     }
 
-    /// Errors if a listener does not permit the call.
-    pub(crate) fn check_permit<T, E>(&self) -> Result<(), Error<E>>
-    where
-        P: Handlers<T, E>,
-    {
-        if self.handle.handlers().permits(self.handle.name()) {
-            return Ok(());
-        }
-        Err(Error::NotAnswered(self.not_answered(Reason::NotPermitted)))
-    }
-
     /// Returns the work before the next attempt.
     pub(crate) fn before_retry<T, E>(&self, attempt: u32, outcome: &Result<T, E>) -> Option<BoxFuture>
     where
@@ -96,6 +85,7 @@ where
 
     /// Returns the engine's next step.
     pub(crate) fn next_step(&mut self) -> Step {
+        self.watch.listen_for_kills(self.call.is_between_attempts());
         self.call.next_step(self.watch.route(), self.clock.now())
     }
 
@@ -143,7 +133,7 @@ where
     {
         let now = self.clock.now();
         let assessment = self.handle.handlers().assess(outcome.as_ref(), attempt);
-        let verdict = verdict(&assessment);
+        let verdict = self.watch.classify(attempt, verdict(&assessment));
         let (is_success, code) = (verdict == Verdict::Success, verdict.code());
         self.handle.handlers().attempt_ended(&AttemptEnded {
             name: self.handle.name(),
@@ -254,6 +244,18 @@ impl<H, S: Source> Drop for Session<H, S> {
             self.watch.ended(&finish, now);
         }
     }
+}
+
+/// Errors if a listener does not permit the call.
+pub(crate) fn check_permit<T, E, P, S>(handle: &Retry<P, S>) -> Result<(), Error<E>>
+where
+    P: Handlers<T, E>,
+    S: Source,
+{
+    if handle.handlers().permits(handle.name()) {
+        return Ok(());
+    }
+    Err(Error::NotAnswered(NotAnswered::unmade(Reason::NotPermitted)))
 }
 
 fn verdict(assessment: &Assessment) -> Verdict {

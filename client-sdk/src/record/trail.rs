@@ -15,7 +15,7 @@ use crate::routes::failed_calls::{FailedAttempt, FailedCall, Failures, Ids};
 
 /// Attempts of one call.
 #[derive(Debug)]
-pub(in crate::client) struct AttemptTrail {
+pub(crate) struct AttemptTrail {
     began: Time,
     ids: Ids,
     sends: u32,
@@ -32,21 +32,21 @@ enum Attempts {
 }
 
 impl AttemptTrail {
-    pub(in crate::client) fn begin(ids: Ids, now: Time) -> Self {
+    pub(crate) fn begin(ids: Ids, now: Time) -> Self {
         Self { began: now, ids, sends: 0, attempts: Attempts::First }
     }
 
     /// Returns the record of a call whose only attempt was sent at its start.
-    pub(in crate::client) fn of_first(ids: Ids, began: Time) -> Self {
+    pub(crate) fn of_first(ids: Ids, began: Time) -> Self {
         Self { sends: 1, ..Self::begin(ids, began) }
     }
 
     /// Number of attempts of any kind.
-    pub(in crate::client) fn sends(&self) -> u32 {
+    pub(crate) fn sends(&self) -> u32 {
         self.sends
     }
 
-    pub(in crate::client) fn sent(&mut self, send: &SendAttempt, now: Time, failures: &Failures) {
+    pub(crate) fn sent(&mut self, send: &SendAttempt, now: Time, failures: &Failures) {
         if self.sends > 0 {
             let attempt = self.in_flight(send.attempt, send.kind, now);
             if let Some(list) = self.list(failures, now).filter(|list| list.len() < MAX_ATTEMPTS) {
@@ -57,7 +57,7 @@ impl AttemptTrail {
     }
 
     /// Records the end of an attempt.
-    pub(in crate::client) fn attempt_ended(
+    pub(crate) fn attempt_ended(
         &mut self,
         number: u32,
         code: Code,
@@ -80,7 +80,7 @@ impl AttemptTrail {
     }
 
     /// Records a timeout for all attempts in flight.
-    pub(in crate::client) fn timed_out(&mut self, now: Time, failures: &Failures) {
+    pub(crate) fn timed_out(&mut self, now: Time, failures: &Failures) {
         let after = now.since(self.began);
         let in_flight = self.list(failures, now).into_iter().flatten();
         for attempt in in_flight.filter(|attempt| attempt.took.is_none()) {
@@ -91,7 +91,7 @@ impl AttemptTrail {
     }
 
     /// Records the end of the call with the code that the application got.
-    pub(in crate::client) fn ended(&mut self, finish: &Finish, code: Code, now: Time, failures: &Failures) {
+    pub(crate) fn ended(&mut self, finish: &Finish, code: Code, now: Time, failures: &Failures) {
         if finish.ending.fate.is_ok() {
             return;
         }

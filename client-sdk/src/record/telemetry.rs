@@ -30,8 +30,17 @@ pub(crate) struct CallSpan {
     times: CallTimes,
 }
 
+/// Protocol of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Grpc,
+    /// Any other call.
+    Operation,
+}
+
 #[derive(Debug)]
 struct Names {
+    protocol: Protocol,
     callee: String,
     /// `package.Service/Method`
     method: String,
@@ -39,16 +48,23 @@ struct Names {
 
 impl CallSpan {
     /// Begins the span of a call.
-    pub(in crate::client) fn begin(route: &RouteHandle, callee: &Callee, method: &str, now: Time) -> Self {
-        let span = call_span(route, callee.name(), method);
-        let names = || Box::new(Names { callee: callee.name().to_owned(), method: method.to_owned() });
+    pub(crate) fn begin(
+        protocol: Protocol,
+        route: &RouteHandle,
+        callee: &Callee,
+        method: &str,
+        now: Time,
+    ) -> Self {
+        let span = call_span(protocol, route, callee.name(), method);
+        let names =
+            || Box::new(Names { protocol, callee: callee.name().to_owned(), method: method.to_owned() });
         let names = (!span.is_disabled()).then(names);
         let times = callee.call_begins(route, method, now);
         Self { span, names, code: Code::Unknown, times }
     }
 
     /// Records an attempt that is sent.
-    pub(in crate::client) fn sent(&mut self, send: &SendAttempt, now: Time, clock: Clock) -> AttemptSpan {
+    pub(crate) fn sent(&mut self, send: &SendAttempt, now: Time, clock: Clock) -> AttemptSpan {
         let span = self.names.as_ref().map_or_else(Span::none, |names| attempt_span(&self.span, names, send));
         self.log_repeat(send);
         let limit = send.limit.map(|limit| now + limit);
@@ -57,12 +73,7 @@ impl CallSpan {
     }
 
     /// Records the end of an attempt and returns its code.
-    pub(in crate::client) fn attempt_ended(
-        &mut self,
-        mut attempt: AttemptSpan,
-        verdict: &Verdict,
-        now: Time,
-    ) -> Code {
+    pub(crate) fn attempt_ended(&mut self, mut attempt: AttemptSpan, verdict: &Verdict, now: Time) -> Code {
         let code = match verdict.code() {
             // A timer elsewhere with the same limit usually fires first and reports a cancellation.
             Code::Cancelled => attempt.code_of_end(now),
@@ -73,12 +84,12 @@ impl CallSpan {
     }
 
     /// Records the timeout of an attempt.
-    pub(in crate::client) fn attempt_timed_out(&mut self, mut attempt: AttemptSpan, now: Time) {
+    pub(crate) fn attempt_timed_out(&mut self, mut attempt: AttemptSpan, now: Time) {
         self.record_end(&mut attempt, Code::DeadlineExceeded, now);
     }
 
     /// Returns the code that the application gets.
-    pub(in crate::client) fn code_of(&self, finish: &Finish) -> Code {
+    pub(crate) fn code_of(&self, finish: &Finish) -> Code {
         match finish.answer {
             Answer::Attempt(_) => self.code,
             Answer::CircuitOpen | Answer::Killed => Code::Unavailable,
@@ -88,7 +99,7 @@ impl CallSpan {
     }
 
     /// Records the end of the call, after this number of attempts.
-    pub(in crate::client) fn ended(&mut self, finish: &Finish, sends: u32, now: Time) {
+    pub(crate) fn ended(&mut self, finish: &Finish, sends: u32, now: Time) {
         self.times.ended(now);
         if self.span.is_disabled() {
             return;
@@ -102,7 +113,7 @@ impl CallSpan {
 
     /// Logs each extra attempt in the call's span, which names the rule.
     fn log_repeat(&self, send: &SendAttempt) {
-        let Some(Names { callee, method }) = self.names.as_deref() else { return };
+        let Some(Names { callee, method, .. }) = self.names.as_deref() else { return };
         if send.kind == AttemptKind::First {
             return;
         }
@@ -114,7 +125,7 @@ impl CallSpan {
 
     /// Logs each failed call with its fate.
     fn log_end(&self, finish: &Finish, code: Code, attempts: u32) {
-        let Some(Names { callee, method }) = self.names.as_deref() else { return };
+        let Some(Names { callee, method, .. }) = self.names.as_deref() else { return };
         let fate = finish.ending.fate;
         if fate.is_ok() || fate == Fate::Cancelled {
             return;
@@ -144,23 +155,23 @@ pub(crate) struct AttemptSpan {
 
 impl AttemptSpan {
     /// Returns the span of no attempt.
-    pub(in crate::client) fn none() -> Self {
+    pub(crate) fn none() -> Self {
         let (span, times) = (Span::none(), AttemptTimes::none());
         Self { number: 0, span, sent_at: Time::ZERO, limit: None, clock: None, times }
     }
 
     /// Returns the engine's number of the attempt.
-    pub(in crate::client) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    pub(in crate::client) fn span(&self) -> &Span {
+    pub(crate) fn span(&self) -> &Span {
         &self.span
     }
 
     /// Ends the attempt because the call ended without it: another attempt was first, or the deadline has
     /// passed.
-    pub(in crate::client) fn lost(&mut self) {
+    pub(crate) fn lost(&mut self) {
         let Some(now) = self.now_if_recorded() else { return };
         let is_over = self.limit.is_some_and(|limit| limit <= now);
         self.record_end(if is_over { Code::DeadlineExceeded } else { Code::Cancelled }, is_over, now);
@@ -207,10 +218,25 @@ fn record_code(span: &Span, code: Code, is_error: bool) {
     }
 }
 
-fn call_span(route: &Route, callee: &str, method: &str) -> Span {
+fn call_span(protocol: Protocol, route: &Route, callee: &str, method: &str) -> Span {
     let Some(rule) = route.rule().filter(|rule| rule.policy().governs()) else {
         return Span::none();
     };
+    if protocol == Protocol::Operation {
+        return tracing::info_span!(
+            target: "damper",
+            "damper.operation",
+            otel.name = %format_args!("{callee} {method}"),
+            otel.kind = "internal",
+            otel.status_code = Empty,
+            peer.service = callee,
+            damper.method = method,
+            damper.rule = %rule.pattern(),
+            damper.revision = rule.revision(),
+            damper.fate = Empty,
+            damper.attempts = Empty,
+        );
+    }
     // Arguments are not evaluated if the span is disabled.
     tracing::info_span!(
         target: "damper",
@@ -233,6 +259,20 @@ fn call_span(route: &Route, callee: &str, method: &str) -> Span {
 fn attempt_span(call: &Span, names: &Names, send: &SendAttempt) -> Span {
     let kind = kind_name(send.kind);
     let method = &names.method;
+    if names.protocol == Protocol::Operation {
+        return tracing::info_span!(
+            target: "damper",
+            parent: call,
+            "damper.operation.attempt",
+            otel.name = %format_args!("Attempt {} {method}", names.callee),
+            otel.kind = "client",
+            otel.status_code = Empty,
+            peer.service = names.callee,
+            damper.method = method,
+            damper.attempt = send.attempt,
+            damper.attempt_kind = kind,
+        );
+    }
     tracing::info_span!(
         target: "damper",
         parent: call,
