@@ -173,6 +173,23 @@ impl Damper {
         Ok(Operation::from_source(format!("{callee_service} {method}"), source, ByType))
     }
 
+    /// Returns a layer for HTTP clients of the service of this name.
+    ///
+    /// # Errors
+    /// The problem with the name.
+    #[cfg(feature = "http")]
+    pub fn http_client(&self, callee_service: &str) -> Result<crate::http::HttpClientLayer, Faults> {
+        let callee = self.engine.callee(callee_service)?;
+        Ok(crate::http::HttpClientLayer::new(Arc::clone(&self.engine), callee))
+    }
+
+    /// Returns the layer for an HTTP server of this process, such as axum. It must be the outermost layer.
+    #[cfg(feature = "http")]
+    #[must_use]
+    pub fn http_server_layer(&self) -> crate::http::HttpServerLayer {
+        crate::http::HttpServerLayer::new(Arc::clone(&self.engine))
+    }
+
     /// Returns the layer for the server of this process. It must be the outermost layer.
     #[must_use]
     pub fn server_layer(&self) -> ServerLayer {

@@ -84,12 +84,13 @@ mod context;
 mod control;
 mod damper;
 mod headers;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod metrics;
 mod operation;
 mod options;
 mod outcome;
 mod record;
-mod replay;
 mod routes;
 mod server;
 

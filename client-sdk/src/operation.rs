@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll};
 
+#[cfg(feature = "http")]
+use damper_core::Policy;
 use damper_core::{Code, CodeSet, Failure, Finish, Mode, Route, SendAttempt, Time, Verdict};
 use damper_retry::Retry;
 use damper_retry::driver::{Begun, Source, Watch};
@@ -39,6 +41,12 @@ pub struct Governed {
 impl Governed {
     pub(crate) fn new(engine: Arc<Runtime>, callee: Arc<Callee>, method: &str) -> Self {
         Self { engine, callee, method: method.into() }
+    }
+
+    /// Reads the policy of the route; `None` without an active rule.
+    #[cfg(feature = "http")]
+    pub(crate) fn policy<T>(&self, read: impl FnOnce(&Policy) -> T) -> Option<T> {
+        self.engine.route(&self.callee, &self.method).policy().map(read)
     }
 }
 

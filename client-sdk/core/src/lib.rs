@@ -40,7 +40,7 @@ pub use latency::Histogram;
 pub use outcome::classify::{Failure, Pushback, Verdict};
 pub use outcome::code::{Code, CodeSet};
 pub use outcome::fate::{Ending, Fate};
-pub use outcome::{classify, failed_call};
+pub use outcome::{classify, failed_call, http};
 pub use policy::{
     Backoff, BreakerMode, Budget, Chain, CircuitBreaker, Growth, Hedge, HedgeDelay, Increment as BackoffStep,
     Jitter, Mode, OverMax, Policy, Retry, RetryBreaker, StopWhen, Waits, feature,

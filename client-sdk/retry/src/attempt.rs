@@ -17,6 +17,7 @@ pub struct Attempt {
     pub(crate) deadline: Option<Instant>,
     pub(crate) last_code: Option<Code>,
     pub(crate) is_hedge: bool,
+    pub(crate) flag: Option<u32>,
 }
 
 impl Attempt {
@@ -54,6 +55,13 @@ impl Attempt {
     #[must_use]
     pub fn last_code(self) -> Option<Code> {
         self.last_code
+    }
+
+    /// Returns the value of the header `damper-retry` for a request of this attempt: the number of attempts
+    /// before it, here and above. `None`: no such header.
+    #[must_use]
+    pub fn retry_flag(self) -> Option<u32> {
+        self.flag
     }
 
     /// Ends the call if this attempt fails: no retry follows. Works within the body, not in a task that it

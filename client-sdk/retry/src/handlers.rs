@@ -3,6 +3,8 @@
 use std::pin::Pin;
 use std::time::Duration;
 
+use damper_core::Verdict;
+
 use crate::classify::{Class, Retryable};
 use crate::events::{AttemptEnded, CallEnded, Listener};
 
@@ -18,6 +20,8 @@ pub struct Assessment {
     pub(crate) class: Class,
     /// A predicate forbids the retry, whatever others say.
     pub(crate) never: bool,
+    /// Verdict of a driver, in place of the class.
+    pub(crate) verdict: Option<Verdict>,
     /// Wait that the callee asked for, as a pushback.
     pub(crate) hint: Option<Duration>,
     /// Wait that the caller chose instead of the backoff.
@@ -29,8 +33,16 @@ pub struct Assessment {
 }
 
 impl Assessment {
+    /// Returns the assessment of a driver that knows more than a class. `never`: the request must not be made
+    /// again.
+    #[must_use]
+    pub fn of_verdict(verdict: Verdict, never: bool) -> Self {
+        let class = if verdict == Verdict::Success { Class::Success } else { Class::TRANSIENT };
+        Self { verdict: Some(verdict), never, ..Self::new(class) }
+    }
+
     fn new(class: Class) -> Self {
-        Self { class, never: false, hint: None, wait: None, limit: None, limits: 0 }
+        Self { class, never: false, verdict: None, hint: None, wait: None, limit: None, limits: 0 }
     }
 }
 

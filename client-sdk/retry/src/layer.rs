@@ -130,6 +130,6 @@ where
     fn call(&mut self, request: R) -> Self::Future {
         let service = self.inner.clone();
         let ready = Some(std::mem::replace(&mut self.inner, service.clone()));
-        Calling::new(Arc::clone(&self.retry), Replay { ready, service, request }, true)
+        Calling::new(Arc::clone(&self.retry), Replay { ready, service, request }, true, true)
     }
 }

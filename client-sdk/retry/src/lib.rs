@@ -66,6 +66,7 @@ pub use stateful::Stateful;
 #[doc(hidden)]
 pub mod driver {
     pub use crate::clock::Clock;
+    pub use crate::handlers::Assessment;
     pub use crate::source::{Begun, Local, Source, Watch};
     pub use crate::timer::Timer;
 }

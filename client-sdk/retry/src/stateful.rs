@@ -69,7 +69,7 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
         Fut: Future<Output = Result<T, E>>,
     {
         let earlier = self.begin(&key).map_err(Error::NotAnswered)?;
-        let call = Calling::new(&self.retry, body, false);
+        let call = Calling::new(&self.retry, body, false, true);
         let result = call.continuing(earlier, Arc::clone(&self.leaves)).await;
         self.note(key, &result);
         result

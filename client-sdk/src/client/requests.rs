@@ -17,8 +17,8 @@ use tonic::body::Body;
 use super::active_call::ActiveCall;
 use super::body_canceller::BodyCanceller;
 use crate::headers;
-use crate::replay::{self, BufferedRequest, CaptureResult, ReplayBudget};
 use crate::routes::failed_calls::HexId;
+use crate::routes::replay::{self, BufferedRequest, CaptureResult, ReplayBudget};
 
 /// Builds the requests of a call.
 #[derive(Debug)]

@@ -45,6 +45,21 @@ pub(crate) fn of_error(error: &(dyn Error + 'static)) -> Verdict {
     }
 }
 
+/// Returns the verdict of an HTTP client's error, and whether the request may have been sent.
+#[cfg(feature = "http")]
+pub(crate) fn of_http_error(error: &(dyn Error + 'static)) -> (Verdict, bool) {
+    let mut link = Some(error);
+    while let Some(error) = link {
+        let client = error.downcast_ref::<hyper_util::client::legacy::Error>();
+        if client.is_some_and(hyper_util::client::legacy::Error::is_connect) {
+            return (TransportFault::NotConnected.verdict(), false);
+        }
+        link = error.source();
+    }
+    let verdict = of_error(error);
+    (verdict, !matches!(verdict, Verdict::Unsent | Verdict::Unprocessed | Verdict::Local))
+}
+
 /// Returns true if a single stream failed rather than the whole connection.
 pub(crate) fn is_of_stream(error: &(dyn Error + 'static)) -> bool {
     let mut link = Some(error);

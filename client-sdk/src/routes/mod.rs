@@ -9,6 +9,7 @@
 
 pub(crate) mod failed_calls;
 pub(crate) mod kills;
+pub(crate) mod replay;
 mod route;
 mod served;
 
@@ -25,11 +26,11 @@ use http::Request;
 
 use self::failed_calls::FailureQuota;
 use self::kills::ActiveKills;
+use self::replay::ReplayBudget;
 use crate::balance::Channels;
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::metrics::{self, CallTimes, Detail};
-use crate::replay::ReplayBudget;
 
 pub(crate) use self::route::RouteHandle;
 pub(crate) use self::served::ServedMethods;

@@ -27,6 +27,9 @@ pub const ENVOY_RATE_LIMITED: &str = "x-envoy-ratelimited";
 /// Prefix of the headers of requests through Envoy.
 pub const ENVOY_PREFIX: &str = "x-envoy-";
 
+/// Time left for an HTTP request, in the form of `grpc-timeout`.
+pub const HTTP_TIMEOUT: &str = "damper-timeout";
+
 /// Equal on all attempts of a call, so that handlers can recognise retries.
 pub const CALL_ID: &str = "damper-call";
 

@@ -72,6 +72,9 @@ const NOT_READS: [&str; 8] = ["and", "in", "next", "or", "out", "then", "until",
 
 /// Returns true if the name of `package.Service/Method` suggests that each call adds data.
 pub(super) fn adds_data(method: &str) -> bool {
+    if let Some(verb) = http_verb(method) {
+        return matches!(verb, "POST" | "PATCH");
+    }
     let name = verb_on(method);
     let reads = || words(name).any(|word| is_one_of(&READ_WORDS, word));
     VERBS.iter().any(|verb| begins_with(name, verb))
@@ -81,9 +84,17 @@ pub(super) fn adds_data(method: &str) -> bool {
 /// Returns true if the name of `package.Service/Method` suggests that it only reads.
 #[must_use]
 pub fn only_reads(method: &str) -> bool {
+    if let Some(verb) = http_verb(method) {
+        return matches!(verb, "GET" | "HEAD" | "OPTIONS" | "TRACE");
+    }
     let name = verb_on(method);
     READERS.iter().any(|verb| begins_with(name, verb))
         && !words(name).any(|word| is_one_of(&NOT_READS, word) || is_one_of(&VERBS, word))
+}
+
+/// Returns the verb of `GET:/path`.
+fn http_verb(method: &str) -> Option<&str> {
+    method.split_once(":/").map(|(verb, _)| verb)
 }
 
 /// Returns the method's name from its verb on.

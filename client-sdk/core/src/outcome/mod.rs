@@ -4,3 +4,4 @@ pub mod classify;
 pub(crate) mod code;
 pub mod failed_call;
 pub(crate) mod fate;
+pub mod http;

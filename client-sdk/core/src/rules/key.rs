@@ -1,7 +1,8 @@
 //! Route keys: caller and method of one route, and the syntax of names.
 //!
 //! Names end up in store keys, metric labels and headers, so they are limited to what all of those can carry:
-//! 1 to 255 bytes of visible ASCII without `*`; `/` only in methods, once, between service and method.
+//! 1 to 255 bytes of visible ASCII without `*`. Only methods have a `/`: `package.Service/Method`, or `GET:/path`
+//! for HTTP.
 
 use std::fmt;
 
@@ -61,7 +62,7 @@ impl RouteKey {
         &self.callee_service
     }
 
-    /// Returns the method, `package.Service/Method`.
+    /// Returns the method: `package.Service/Method`, or `GET:/path` of an HTTP service.
     #[must_use]
     pub fn callee_method(&self) -> &str {
         &self.callee_method
@@ -116,7 +117,9 @@ impl fmt::Display for NameError<'_> {
             Self::Contains(name, bad) => {
                 write!(f, "{name:?} contains {bad:?}; only visible ASCII without '*' is allowed")
             }
-            Self::NoMethod(name) => write!(f, "{name:?} is not of the form package.Service/Method"),
+            Self::NoMethod(name) => {
+                write!(f, "{name:?} is neither of the form package.Service/Method nor of the form GET:/path")
+            }
         }
     }
 }
@@ -129,7 +132,14 @@ fn problem_of_method(method: &str) -> Option<NameError<'_>> {
     let has_form = method
         .split_once('/')
         .is_some_and(|(service, name)| !service.is_empty() && !name.is_empty() && !name.contains('/'));
-    (!has_form).then_some(NameError::NoMethod(method))
+    (!has_form && !is_http_method(method)).then_some(NameError::NoMethod(method))
+}
+
+/// Returns true for `GET:/orders/{id}`: an HTTP method and a path, whose variable parts are templates.
+fn is_http_method(method: &str) -> bool {
+    method.split_once(':').is_some_and(|(verb, path)| {
+        !verb.is_empty() && verb.bytes().all(|byte| byte.is_ascii_uppercase()) && path.starts_with('/')
+    })
 }
 
 fn problem_of_name(name: &str) -> Option<NameError<'_>> {

@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use crate::attempt::{Attempt, Running, Signals};
 use crate::error::{Error, NotAnswered, Reason};
 use crate::handle::Retry;
-use crate::handle::session::{Earlier, Session, check_permit};
+use crate::handle::session::{Earlier, Plan, Session, check_permit};
 use crate::handlers::{BoxFuture, Handlers};
 use crate::source::Source;
 
@@ -59,8 +59,7 @@ pin_project! {
 struct Start<H, B> {
     handle: H,
     body: B,
-    earlier: Earlier,
-    may_hedge: bool,
+    plan: Plan,
 }
 
 pin_project! {
@@ -82,15 +81,17 @@ pin_project! {
 }
 
 impl<H, S: Source, B: Body, T, E> Calling<H, S, B, T, E> {
-    pub(crate) fn new(handle: H, body: B, may_hedge: bool) -> Self {
-        let start = Start { handle, body, earlier: Earlier::default(), may_hedge };
-        Self { start: Some(start), leaves: None, active: None }
+    /// Returns a call that has not begun. `may_hedge`: several attempts may run at once. `replayable`: the body
+    /// can run again.
+    pub fn new(handle: H, body: B, may_hedge: bool, replayable: bool) -> Self {
+        let plan = Plan { may_hedge, replayable, ..Plan::ONE_AT_A_TIME };
+        Self { start: Some(Start { handle, body, plan }), leaves: None, active: None }
     }
 
     /// Continues earlier calls of a stateful retry.
     pub(crate) fn continuing(mut self, earlier: Earlier, leaves: LeavesRetry<E>) -> Self {
         if let Some(start) = &mut self.start {
-            start.earlier = earlier;
+            start.plan.earlier = earlier;
         }
         Self { leaves: Some(leaves), ..self }
     }
@@ -114,10 +115,10 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let Some(Start { handle, body, earlier, may_hedge }) = this.start.take() {
+        if let Some(Start { handle, body, plan }) = this.start.take() {
             check_permit(&*handle)?;
             this.active.set(Some(Active {
-                session: Session::begin(handle, earlier, may_hedge),
+                session: Session::begin(handle, plan),
                 body,
                 main: None,
                 hedges: Vec::new(),

@@ -106,7 +106,7 @@ impl<P, S: Source> Retry<P, S> {
         B: FnMut(Attempt) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        Calling::new(self, body, false)
+        Calling::new(self, body, false, true)
     }
 
     /// As [`call`](Self::call), for settings that hedge: several attempts may run at once.
@@ -119,7 +119,7 @@ impl<P, S: Source> Retry<P, S> {
         B: FnMut(Attempt) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        Calling::new(self, body, true)
+        Calling::new(self, body, true, true)
     }
 
     /// As [`call`](Self::call); an error takes the place of a missing answer, so that the result has the
@@ -188,7 +188,9 @@ impl<P, S: Source> Retry<P, S> {
         Retry { shared: self.shared, handlers: map(self.handlers) }
     }
 
-    pub(crate) fn source(&self) -> &S {
+    /// Returns the source of the routes.
+    #[doc(hidden)]
+    pub fn source(&self) -> &S {
         &self.shared.source
     }
 

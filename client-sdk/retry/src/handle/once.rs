@@ -68,7 +68,7 @@ where
             Retry::new(Arc::from("retry"), settings, source, ByType)
         });
         let handle = Own(SHARED.clone().map_handlers(|_| self.handlers));
-        Calling::new(handle, self.body, false)
+        Calling::new(handle, self.body, false, true)
     }
 }
 

@@ -8,7 +8,7 @@ use damper_core::{Finish, Step};
 use crate::attempt::{Attempt, Running, Signals, collect};
 use crate::error::Error;
 use crate::handle::Retry;
-use crate::handle::session::{Earlier, Session, check_permit};
+use crate::handle::session::{Plan, Session, check_permit};
 use crate::handlers::Handlers;
 use crate::source::Source;
 
@@ -28,7 +28,7 @@ impl<P, S: Source> Retry<P, S> {
         P: Handlers<T, E>,
     {
         check_permit(self)?;
-        let mut session = Session::begin(self, Earlier::default(), false);
+        let mut session = Session::begin(self, Plan::ONE_AT_A_TIME);
         let mut last = None;
         loop {
             match session.next_step() {
@@ -62,7 +62,7 @@ impl<P, S: Source> Retry<P, S> {
         P: Handlers<T, E>,
     {
         check_permit(self)?;
-        let mut session = Session::begin(self, Earlier::default(), false);
+        let mut session = Session::begin(self, Plan::ONE_AT_A_TIME);
         let mut last = None;
         loop {
             match session.next_step() {

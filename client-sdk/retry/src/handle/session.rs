@@ -26,6 +26,25 @@ pub(crate) struct Earlier {
     pub(crate) elapsed: Duration,
 }
 
+/// How a call is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) earlier: Earlier,
+    /// Several attempts may run at once.
+    pub(crate) may_hedge: bool,
+    /// The body can run again.
+    pub(crate) replayable: bool,
+}
+
+impl Plan {
+    /// One attempt at a time, as often as allowed.
+    pub(crate) const ONE_AT_A_TIME: Self = Self {
+        earlier: Earlier { attempts: 0, elapsed: Duration::ZERO },
+        may_hedge: false,
+        replayable: true,
+    };
+}
+
 /// One call of a handle.
 pub(crate) struct Session<H, S: Source> {
     handle: H,
@@ -47,11 +66,11 @@ where
     S: Source,
 {
     /// Begins a call.
-    pub(crate) fn begin(handle: H, earlier: Earlier, may_hedge: bool) -> Self {
+    pub(crate) fn begin(handle: H, Plan { earlier, may_hedge, replayable }: Plan) -> Self {
         let clock = handle.source().clock();
         let now = clock.now();
         let Begun { call: watch, deadline, flag } = handle.source().begin(now);
-        let start = CallStart { now, deadline, flag, replayable: true };
+        let start = CallStart { now, deadline, flag, replayable };
         let mut call = Call::begin(watch.route(), start);
         if earlier.attempts > 0 {
             call.resume(earlier.attempts);
@@ -105,6 +124,7 @@ where
             deadline: send.limit.and_then(|limit| self.clock.instant(now + limit)),
             last_code: self.last_code,
             is_hedge: send.kind == AttemptKind::Hedge,
+            flag: send.flag,
         }
     }
 
@@ -259,6 +279,9 @@ where
 }
 
 fn verdict(assessment: &Assessment) -> Verdict {
+    if let Some(verdict) = assessment.verdict {
+        return verdict;
+    }
     let code = match assessment.class {
         Class::Success => return Verdict::Success,
         Class::Failed(code) => code,
