@@ -66,8 +66,8 @@ impl HttpClientLayer {
         self.with(|shared| Shared { template: Some(Arc::new(template)), ..shared })
     }
 
-    /// Wraps an HTTP client: a `reqwest::Client` (feature `reqwest`), or any tower service of HTTP requests. Its
-    /// own retries must be off. (The method of `tower_layer::Layer`, without the import.)
+    /// Wraps an HTTP client: a `reqwest::Client` (feature `reqwest`), or any tower service of HTTP requests.
+    /// Its own retries must be off. (The method of `tower_layer::Layer`, without the import.)
     pub fn layer<S>(&self, inner: S) -> HttpClient<S> {
         HttpClient { inner, is_ready: false, shared: Arc::clone(&self.0), at: None }
     }

@@ -28,8 +28,8 @@ impl HttpServerLayer {
         Self { engine, internal: false }
     }
 
-    /// Treats the clients as services inside the system: reads their flags and deadlines, and asks them not to
-    /// retry what was retried here.
+    /// Treats the clients as services inside the system: reads their flags and deadlines, and asks them not
+    /// to retry what was retried here.
     #[must_use]
     pub fn internal(self) -> Self {
         Self { internal: true, ..self }

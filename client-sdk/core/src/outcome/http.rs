@@ -27,8 +27,8 @@ pub fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
 }
 
-/// Returns the wait for a `Retry-After`: later by up to its own length, at most a second, so that clients that
-/// were refused together do not come back together. `random` is uniform over all of `u64`.
+/// Returns the wait for a `Retry-After`: later by up to its own length, at most a second, so that clients
+/// rejected together do not return together. `random` is uniform over all of `u64`.
 #[must_use]
 pub fn spread(retry_after: Duration, random: u64) -> Duration {
     let most = micros(retry_after.min(MAX_SPREAD));

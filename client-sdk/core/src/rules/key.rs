@@ -1,8 +1,8 @@
 //! Route keys: caller and method of one route, and the syntax of names.
 //!
 //! Names end up in store keys, metric labels and headers, so they are limited to what all of those can carry:
-//! 1 to 255 bytes of visible ASCII without `*`. Only methods have a `/`: `package.Service/Method`, or `GET:/path`
-//! for HTTP.
+//! 1 to 255 bytes of visible ASCII without `*`. Only methods have a `/`: `package.Service/Method`, or
+//! `GET:/path` for HTTP.
 
 use std::fmt;
 

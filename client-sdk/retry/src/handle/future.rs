@@ -81,8 +81,8 @@ pin_project! {
 }
 
 impl<H, S: Source, B: Body, T, E> Calling<H, S, B, T, E> {
-    /// Returns a call that has not begun. `may_hedge`: several attempts may run at once. `replayable`: the body
-    /// can run again.
+    /// Returns a call that has not begun. `may_hedge`: several attempts may run at once. `replayable`: the
+    /// body can run again.
     pub fn new(handle: H, body: B, may_hedge: bool, replayable: bool) -> Self {
         let plan = Plan { may_hedge, replayable, ..Plan::ONE_AT_A_TIME };
         Self { start: Some(Start { handle, body, plan }), leaves: None, active: None }
