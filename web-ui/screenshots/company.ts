@@ -1,7 +1,7 @@
 // A company of many services for one server: thousands of routes with reports, ten thousand rules, guards of the
 // callees' owners, a few weeks' worth of changes, and some processes that are with problems.
 //
-// The services and who calls whom are those of the chain's story (`page/chain/many.ts`), made from a seed: the same
+// The services and who calls whom are those of the tests (`page/testing/many_services.ts`), made from a seed: the same
 // picture every time. The processes are scripted, but speak the real protocol to the real server.
 import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";

@@ -1,6 +1,6 @@
 // What the company calls and what it has written down: routes, rules and guards. Pure, and the same every time.
 import type { Edge } from "../gen/damper/v1/fleet_pb";
-import { manyServices } from "../page/chain/many";
+import { manyServices } from "../page/testing/many_services";
 
 const SERVICES = 64;
 const RULES = 10_000;

@@ -1,6 +1,6 @@
 // The stream as the components see it.
 import { expect, test } from "vitest";
-import { messageEvent, route } from "../testing";
+import { messageEvent, route } from "../testing/messages";
 import { Board } from "./board.svelte";
 
 test("what comes in parts is one sample: half of the routes are not drawn as if they were all", () => {

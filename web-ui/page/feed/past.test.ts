@@ -4,7 +4,7 @@ import type { Past } from "$wire/fleet_pb";
 import { expect, test } from "vitest";
 import { Recent, PAST_S, sampleOf, withSpan } from "./past";
 import type { Sample } from "./past";
-import { route } from "../testing";
+import { route } from "../testing/messages";
 
 const span = (until: number, fields: object = {}): Past =>
   create(PastSchema, { until: { seconds: BigInt(until) }, span: { seconds: 10n }, callsPerS: 10, attemptsPerS: 20, failedPerS: 1, ...fields });

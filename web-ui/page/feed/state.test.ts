@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { asReset, fold, keyText, totals } from "./state";
 import { compact } from "./compact";
-import { kill, message as wire, route, rule } from "../testing";
+import { kill, message as wire, route, rule } from "../testing/messages";
 
 const message = (fields: object) => compact(wire(fields));
 

@@ -6,7 +6,7 @@ import { create } from "@bufbuild/protobuf";
 import { WatchResponseSchema } from "$wire/fleet_pb";
 import type { Past, RouteStats, WatchResponse } from "$wire/fleet_pb";
 import type { KillSwitch } from "$wire/kills_pb";
-import type { Names } from "../address.svelte";
+import type { Names } from "../context/address.svelte";
 import { withSpan } from "./past";
 import type { CompactMessage, RuleRow } from "./compact";
 

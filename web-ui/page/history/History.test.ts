@@ -11,8 +11,8 @@ import { Mode } from "$wire/policy_pb";
 import { RuleResult_Change as Outcome, RuleSchema } from "$wire/rules_pb";
 import type { Rule } from "$wire/rules_pb";
 import { afterEach, expect, test, vi } from "vitest";
-import { messageEvent } from "../testing";
-import { shownAt } from "../test_app";
+import { messageEvent } from "../testing/messages";
+import { shownAt } from "../testing/app";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
 afterEach(cleanup);

@@ -1,7 +1,7 @@
 // A page of changes, newest first. The server searches only so far for one answer, so a page is asked for in steps.
 import type { Change, ChangeFilter } from "$wire/history_pb";
-import { problemOf } from "../api";
-import type { Api, Problem } from "../api";
+import { problemOf } from "../api/client";
+import type { Api, Problem } from "../api/client";
 
 export const PAGE = 50;
 // Steps without confirmation, at 4096 changes each.

@@ -7,10 +7,10 @@ import { ChangeSchema } from "$wire/history_pb";
 import type { ChangeFilter, Object$ } from "$wire/history_pb";
 import { GuardSchema } from "$wire/guards_pb";
 import { RuleSchema } from "$wire/rules_pb";
-import { UNLIMITED } from "../api";
-import type { Api } from "../api";
-import { plain, yaml } from "../parts/manifest";
-import type { Plain } from "../parts/manifest";
+import { UNLIMITED } from "../api/client";
+import type { Api } from "../api/client";
+import { plain, yaml } from "../format/manifest";
+import type { Plain } from "../format/manifest";
 
 export interface File {
   readonly name: string;

@@ -4,10 +4,10 @@ import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { ChangeFilterSchema, ObjectKind } from "$wire/history_pb";
 import type { Change, ChangeFilter, Object$, ObjectChange, ObjectKey } from "$wire/history_pb";
 import type { Pattern } from "$wire/policy_pb";
-import { namesIn } from "../address.svelte";
-import type { Address } from "../address.svelte";
+import { namesIn } from "../context/address.svelte";
+import type { Address } from "../context/address.svelte";
 import { keyText } from "../feed/state";
-import type { Settable } from "../parts/settings";
+import type { Settable } from "../format/settings";
 
 export type Kind = "rule" | "guard" | "kill" | "token";
 

@@ -7,10 +7,10 @@ import { ObjectKeySchema } from "$wire/history_pb";
 import type { ObjectKey } from "$wire/history_pb";
 import { RuleResult_Change as Outcome } from "$wire/rules_pb";
 import type { ApplyRulesResponse, RuleResult } from "$wire/rules_pb";
-import { problemOf } from "../api";
-import type { Api, Problem } from "../api";
-import type { Attribution } from "../parts/author";
-import type { Settable } from "../parts/settings";
+import { problemOf } from "../api/client";
+import type { Api, Problem } from "../api/client";
+import type { Attribution } from "../parts/attribution";
+import type { Settable } from "../format/settings";
 import { settable } from "./objects";
 
 export interface Wish {

@@ -5,8 +5,8 @@ import { Fleet } from "$wire/fleet_pb";
 import { Kills } from "$wire/kills_pb";
 import type { KillRequest } from "$wire/kills_pb";
 import { afterEach, expect, test, vi } from "vitest";
-import { messageEvent, kill, route } from "../testing";
-import { shownAt } from "../test_app";
+import { messageEvent, kill, route } from "../testing/messages";
+import { shownAt } from "../testing/app";
 import { killHref } from "./reach";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));

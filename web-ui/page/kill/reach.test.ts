@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { Fate } from "$wire/distribution_pb";
 import { ClientSchema, RouteStatsSchema } from "$wire/fleet_pb";
 import { expect, test } from "vitest";
-import { kill } from "../testing";
+import { kill } from "../testing/messages";
 import { killHref, obedience, reachOf, setTogether } from "./reach";
 
 const KILL = kill("stock", { revision: 7n, key: { callerService: "orders", callerCluster: "*", calleeService: "stock", calleeMethod: "*" } });

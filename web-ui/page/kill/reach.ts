@@ -3,9 +3,9 @@
 import { Fate } from "$wire/distribution_pb";
 import type { Client, RouteStats } from "$wire/fleet_pb";
 import type { KillSwitch } from "$wire/kills_pb";
-import type { Names } from "../address.svelte";
+import type { Names } from "../context/address.svelte";
 import { keyText } from "../feed/state";
-import { extra } from "../overview/verdict";
+import { extra } from "../statistics/verdict";
 
 export interface Reach {
   readonly routes: readonly RouteStats[];

@@ -4,7 +4,7 @@ import { cleanup, render, screen, waitFor } from "@testing-library/svelte";
 import userEvent from "@testing-library/user-event";
 import { createRawSnippet, tick } from "svelte";
 import { afterEach, expect, test, vi } from "vitest";
-import { withDialogs } from "../testing";
+import { withDialogs } from "../testing/messages";
 import Confirm from "./Confirm.svelte";
 
 withDialogs();

@@ -4,9 +4,9 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Guard } from "$wire/guards_pb";
 import { AmplificationSchema, Prediction_Callee as Callee } from "$wire/rules_pb";
 import type { Prediction, Predicted, Rule, WhatIfRequestSchema, WhatIfResponse } from "$wire/rules_pb";
-import { isHigh, rate, share } from "../words";
-import type { Amplified } from "./validated.svelte";
-import type { Settable } from "./settings";
+import { isHigh, rate, share } from "../format/words";
+import type { Amplified } from "../resources/validation.svelte";
+import type { Settable } from "../format/settings";
 
 export interface Row {
   // How the callee fares; more than one where the same follows.

@@ -1,17 +1,17 @@
 // Every page, by its path.
 import type { Component } from "svelte";
-import Chain from "../chain/Chain.svelte";
+import Chain from "../graph/Chain.svelte";
 import Clients from "../clients/Clients.svelte";
 import type { Fleet } from "../feed/state";
 import KillSwitch from "../kill/KillSwitch.svelte";
-import GuardPage from "../guards/Guard.svelte";
-import Guards from "../guards/Guards.svelte";
+import GuardPage from "../resources/guards/Guard.svelte";
+import Guards from "../resources/guards/Guards.svelte";
 import History from "../history/History.svelte";
-import Overview from "../overview/Overview.svelte";
-import RoutePage from "../route/Route.svelte";
-import RulePage from "../rules/Rule.svelte";
-import RulesPage from "../rules/Rules.svelte";
-import Uncovered from "../uncovered/Uncovered.svelte";
+import Overview from "../routes/overview/Overview.svelte";
+import RoutePage from "../routes/route/Route.svelte";
+import RulePage from "../resources/rules/Rule.svelte";
+import RulesPage from "../resources/rules/Rules.svelte";
+import Uncovered from "../routes/uncovered/Uncovered.svelte";
 
 export interface Page {
   readonly path: string;

@@ -78,7 +78,7 @@ fn use_of(path: &str) -> Use {
     if name == "tests.rs" || name.ends_with(".test.ts") || inner_tests {
         Use::Test
     } else if ["tests", "bench", "xtask", "fuzz"].contains(&top)
-        || below(&["examples", "screenshots", "speed", "stories"]) && top != "docs"
+        || below(&["examples", "screenshots", "speed", "testing"]) && top != "docs"
     {
         Use::Tool
     } else {

@@ -1,0 +1,54 @@
+// Who is signed in, and what the server would refuse them: a control that it would refuse is not offered.
+import { Role } from "$wire/tokens_pb";
+import type { WhoAmIResponse } from "$wire/tokens_pb";
+import type { Names } from "./address.svelte";
+import type { Session } from "../api/session";
+
+// As docs/security.md has it.
+const NEEDED = { rule: Role.EDITOR, guard: Role.OPERATOR, kill: Role.OPERATOR, everything: Role.OPERATOR } as const;
+export type Written = keyof typeof NEEDED;
+
+export class Me {
+  // Undefined = not known yet.
+  who = $state.raw<WhoAmIResponse>();
+  // Nothing proves who it is, so it is asked.
+  readonly isUnknown: boolean = $derived(this.who !== undefined && this.who.principal === "");
+
+  readonly #session: Session;
+
+  constructor(session: Session) {
+    this.#session = session;
+  }
+
+  async ask(): Promise<void> {
+    // The stream reports an unreachable server.
+    const who = await this.#session.who().catch(() => undefined);
+    if (who !== undefined) this.who = who;
+  }
+
+  forget(): void {
+    this.who = undefined;
+  }
+
+  // Why this may not be written; undefined = it may, or it is not known.
+  refusal(what: Written, names?: readonly Names[]): string | undefined {
+    const { who } = this;
+    if (who?.tokensRequired !== true) return undefined;
+    if (who.role < NEEDED[what]) return `Read only: your role is ${roleName(who.role)}; required role: ${roleName(NEEDED[what])}.`;
+    if (who.role >= Role.ADMIN) return undefined;
+    const { callers = [], callees = [] } = who.scope ?? {};
+    const isWithin = what === "everything"
+      ? callers.length + callees.length === 0
+      : (names ?? []).every(({ callerService, calleeService }) => within(callers, callerService) && within(callees, calleeService));
+    return isWithin ? undefined : "Read only: this is outside the scope of your token.";
+  }
+}
+
+function roleName(role: Role): string {
+  return (Role[role] ?? "unknown").toLowerCase();
+}
+
+// A `*` in a key stands for every service, so only a `*` holds it.
+function within(scope: readonly string[], name: string): boolean {
+  return scope.length === 0 || scope.some((each) => (each.endsWith("*") ? each === "*" || (name !== "*" && name.startsWith(each.slice(0, -1))) : each === name));
+}

@@ -1,0 +1,11 @@
+// The names that routes are known by, for each part of a key: what a field offers while it is typed.
+import type { RouteStats } from "$wire/fleet_pb";
+import type { Names } from "../context/address.svelte";
+
+export type KnownNames = Readonly<Record<keyof Names, readonly string[]>>;
+
+export function knownNames(routes: Iterable<RouteStats>): KnownNames {
+  const keys = [...routes].flatMap(({ key }) => key ?? []);
+  const of = (part: keyof Names) => [...new Set(keys.map((key) => key[part]))].sort();
+  return { callerService: of("callerService"), callerCluster: of("callerCluster"), calleeService: of("calleeService"), calleeMethod: of("calleeMethod") };
+}

@@ -1,0 +1,107 @@
+// An edge of the chain with its routes and whether it is highlighted. Pure.
+import type { Edge, GetChainResponse, RouteStats } from "$wire/fleet_pb";
+import { hrefOf } from "../context/address.svelte";
+import { isFailing, roots } from "../statistics/failing";
+import type { Flow, Root } from "../statistics/failing";
+import { keyText } from "../feed/state";
+import { isHigh } from "../format/words";
+import type { Arc } from "./topology";
+
+export interface SeenEdge extends Arc, Flow {
+  // Of both services; no name holds a space.
+  readonly name: string;
+  readonly edge: Edge;
+  // Those that the page knows, by name.
+  readonly routes: readonly RouteStats[];
+  readonly high: boolean;
+  readonly killed: boolean;
+  // So much fails on it that it deserves the eye; and nothing below explains it: failures start at its callee.
+  readonly failing: boolean;
+  readonly atRoot: boolean;
+  // On the worst path, as measured and by the rules in force.
+  readonly onMeasured: boolean;
+  readonly onPossible: boolean;
+}
+
+// The edges, and where failures start among them.
+export interface Seen {
+  readonly edges: readonly SeenEdge[];
+  readonly roots: readonly Root<SeenEdge>[];
+}
+
+export function seen(answer: GetChainResponse, routes: Iterable<RouteStats>): Seen {
+  const edges = seenEdges(answer, routes);
+  const found = roots(edges);
+  const starts = new Set(found.flatMap(({ at }) => at.map(({ name }) => name)));
+  return { edges: edges.map((edge) => (starts.has(edge.name) ? { ...edge, atRoot: true } : edge)), roots: found };
+}
+
+function seenEdges(answer: GetChainResponse, routes: Iterable<RouteStats>): SeenEdge[] {
+  const routesOf = new Map<string, RouteStats[]>();
+  for (const route of routes) {
+    const name = edgeName(route.key?.callerService ?? "", route.key?.calleeService ?? "");
+    routesOf.set(name, [...(routesOf.get(name) ?? []), route]);
+  }
+  const measured = new Set(steps(answer.worstMeasured?.services ?? []));
+  const possible = new Set((answer.worstPossible?.hops ?? []).map((hop) => edgeName(hop.callerService, hop.calleeService)));
+  return answer.edges.map((edge) => {
+    const [from, to] = [edge.callerService, edge.calleeService];
+    const name = edgeName(from, to);
+    const own = (routesOf.get(name) ?? []).sort((a, b) => (keyText(a.key) < keyText(b.key) ? -1 : 1));
+    return {
+      from, to, name, edge,
+      callsPerS: edge.callsPerS,
+      errorShare: edge.errorShare,
+      routes: own,
+      high: isHigh(edge.amplification),
+      killed: own.some((route) => route.killed > 0),
+      failing: isFailing(edge),
+      atRoot: false,
+      onMeasured: measured.has(name),
+      onPossible: possible.has(name),
+    };
+  });
+}
+
+export function edgeName(from: string, to: string): string {
+  return `${from} ${to}`;
+}
+
+// The edges of a path.
+export function steps(path: readonly string[]): string[] {
+  return path.slice(1).map((to, at) => edgeName(path[at] ?? "", to));
+}
+
+// Where a press on an edge leads: to its route, or to all routes between the two where there are several.
+export function edgeHref({ from, to, routes }: SeenEdge): string {
+  const [only] = routes;
+  if (only !== undefined && routes.length === 1) return hrefOf("/route", only.key);
+  return `/?${new URLSearchParams({ q: `${from} ${to}` }).toString()}`;
+}
+
+// Key of the drawing: changes only when edges appear or disappear.
+export function shapeOf(edges: readonly SeenEdge[]): string {
+  return edges.map(({ name }) => name).sort().join("\n");
+}
+
+// More than these cannot be distinguished on a screen.
+export const MOST_SERVICES = 120;
+export const MOST_EDGES = 360;
+
+// What is drawn: everything, or where that is too much where failures start, the worst paths, what is repeated most,
+// and no more.
+export function drawable(edges: readonly SeenEdge[]): readonly SeenEdge[] {
+  const services = new Set(edges.flatMap(({ from, to }) => [from, to]));
+  if (services.size <= MOST_SERVICES && edges.length <= MOST_EDGES) return edges;
+  const rank = (edge: SeenEdge) => (edge.atRoot ? 2 : edge.onMeasured || edge.onPossible ? 1 : 0);
+  const first = [...edges].sort((a, b) => rank(b) - rank(a) || b.edge.attemptsPerS - b.edge.callsPerS - (a.edge.attemptsPerS - a.edge.callsPerS)
+    || (a.name < b.name ? -1 : 1));
+  const drawn: SeenEdge[] = [];
+  const named = new Set<string>();
+  for (const edge of first) {
+    named.add(edge.from).add(edge.to);
+    if (named.size > MOST_SERVICES / 2) break;
+    drawn.push(edge);
+  }
+  return drawn;
+}

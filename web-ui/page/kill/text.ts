@@ -1,0 +1,32 @@
+// A kill as text: what it stops ("Stop retries from orders to stock"), and why, if statistics show it.
+import type { RouteStats } from "$wire/fleet_pb";
+import type { Names } from "../context/address.svelte";
+import { extra } from "../statistics/verdict";
+import { rate, some, times } from "../format/words";
+
+export function spoken({ callerService, callerCluster, calleeService, calleeMethod }: Names, calls: boolean): string {
+  const any = (name: string) => name === "*";
+  const from = any(callerService) ? "" : ` from ${callerService}`;
+  const cluster = any(callerCluster) ? "" : ` (cluster ${callerCluster})`;
+  const to = any(calleeService) ? "" : ` to ${calleeService}`;
+  const method = any(calleeMethod) ? "" : ` ${calleeMethod}`;
+  return `Stop ${calls ? "every call" : "retries"}${from + cluster + to + method || " everywhere"}`;
+}
+
+// Several at once, which differ by their callees.
+export function spokenAll(all: readonly Names[], calls: boolean): string {
+  const [first, ...others] = all;
+  if (first === undefined) return "";
+  if (others.length === 0) return spoken(first, calls);
+  const callees = all.map(({ calleeService }) => calleeService);
+  return `Stop ${calls ? "every call" : "retries"} to ${callees.slice(0, -1).join(", ")} and ${callees.at(-1) ?? ""}`;
+}
+
+// Why the storm of these routes, the worst first, is to be stopped; empty = there is none.
+export function stormReason(storming: readonly RouteStats[]): string {
+  const [worst, ...others] = storming;
+  if (worst === undefined) return "";
+  const load = storming.reduce((sum, route) => sum + extra(route), 0);
+  const more = others.length === 0 ? "" : ` and ${some(others.length, "more route")}`;
+  return `Retry storm: ${worst.key?.callerService ?? ""} → ${worst.key?.calleeService ?? ""} ${times(worst.amplification)}${more}, ${rate(load)} retries/s`;
+}

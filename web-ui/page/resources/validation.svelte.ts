@@ -1,0 +1,103 @@
+// Validation of an edit and concurrent changes of its object, for rules and guards.
+//
+// The server validates with a dry-run write once typing has paused; responses to older drafts are dropped.
+// Subclasses define the request and the message.
+import { Code } from "@connectrpc/connect";
+import type { Finding, RuleReach } from "$wire/admin_pb";
+import type { Amplification } from "$wire/rules_pb";
+import { problemOf } from "../api/client";
+import type { Problem } from "../api/client";
+
+const SETTLED_AFTER_MS = 300;
+
+// Retries that the rules allow, before and after the change; not for guards.
+export interface Amplified {
+  readonly before?: Amplification | undefined;
+  readonly after?: Amplification | undefined;
+}
+
+export interface ValidationResult extends Amplified {
+  readonly findings: readonly Finding[];
+  readonly reach?: RuleReach | undefined;
+}
+
+export abstract class Validated<Written> {
+  // The server's words by the path of a setting, without what all paths begin with.
+  faults = $state.raw<ReadonlyMap<string, string>>(new Map());
+  findings = $state.raw<readonly Finding[]>([]);
+  // Of what is stored: no change of it causes them. Undefined = not known.
+  stored = $state.raw<readonly Finding[]>();
+  reach = $state.raw<RuleReach>();
+  amplified = $state.raw<Amplified>();
+  checking = $state(false);
+  // What is wrong beyond single settings.
+  problem = $state.raw<Problem>();
+  // What others made of it meanwhile; undefined = nothing, null = they removed it.
+  theirs = $state.raw<Written | null>();
+
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #asked = 0;
+  #bases = 0;
+
+  // Requests validation; undefined = the draft cannot be sent.
+  protected abstract request(): Promise<ValidationResult> | undefined;
+  // Asks of what is stored; undefined = nothing is.
+  protected abstract requestStored(): Promise<ValidationResult> | undefined;
+  // What is there now, as a refusal brings it.
+  protected abstract current(problem: Problem): Written | undefined;
+  // What the paths of faults begin with, which the page leaves out.
+  protected abstract readonly prefix: RegExp;
+
+  // What is stored has become another: its findings are asked for.
+  protected async checkStored(): Promise<void> {
+    this.#bases += 1;
+    const asked = this.#bases;
+    this.stored = undefined;
+    const answer = await (this.requestStored() ?? Promise.resolve({ findings: [] })).catch(() => undefined);
+    if (asked === this.#bases) this.stored = answer?.findings;
+  }
+
+  // Asks the server, once typing has paused.
+  check(): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => void this.#check(), SETTLED_AFTER_MS);
+  }
+
+  stop(): void {
+    clearTimeout(this.#timer);
+    this.#asked += 1;
+  }
+
+  protected refused(problem: Problem): void {
+    if (problem.code === Code.Aborted) {
+      this.theirs = this.current(problem) ?? null;
+      return;
+    }
+    this.faults = new Map([...problem.fields].map(([path, words]) => [path.replace(this.prefix, ""), words]));
+    this.problem = problem.fields.size > 0 ? undefined : problem;
+  }
+
+  async #check(): Promise<void> {
+    this.#asked += 1;
+    const asked = this.#asked;
+    const request = this.request();
+    if (request === undefined) {
+      this.checking = false;
+      return;
+    }
+    this.checking = true;
+    try {
+      const answer = await request;
+      if (asked !== this.#asked) return;
+      this.faults = new Map();
+      this.findings = answer.findings;
+      this.reach = answer.reach;
+      this.amplified = answer;
+      this.problem = undefined;
+    } catch (thrown) {
+      if (asked === this.#asked) this.refused(problemOf(thrown));
+    } finally {
+      if (asked === this.#asked) this.checking = false;
+    }
+  }
+}

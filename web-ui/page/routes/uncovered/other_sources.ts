@@ -1,0 +1,23 @@
+// Retries on a route that Damper does not send: marked requests to the callee, and loops in the caller.
+import type { RouteStats } from "$wire/fleet_pb";
+import { rate } from "../../format/words";
+
+export interface Repeater {
+  readonly name: string;
+  readonly perS: number;
+  readonly explained: string;
+}
+
+export function repeaters({ served, outerLoopCallsPerS }: RouteStats): Repeater[] {
+  const all: Repeater[] = [
+    { name: "gRPC", perS: served?.grpcRepeatsPerS ?? 0, explained: "Retries by gRPC clients, from all callers of the callee" },
+    { name: "Envoy", perS: served?.envoyRepeatsPerS ?? 0, explained: "Retries by Envoy proxies, from all callers of the callee" },
+    { name: "Damper", perS: served?.damperRepeatsPerS ?? 0, explained: "Retries by Damper on other routes to the callee" },
+    { name: "a loop in the caller", perS: outerLoopCallsPerS, explained: "Calls made again in a request after one had failed for good" },
+  ];
+  return all.filter(({ perS }) => perS >= 0.005).sort((a, b) => b.perS - a.perS);
+}
+
+export function words({ name, perS }: Repeater): string {
+  return `${name} ${rate(perS)}/s`;
+}

@@ -1,0 +1,18 @@
+import { expect, test } from "vitest";
+import { kill, route } from "../testing/messages";
+import { trouble } from "./title";
+
+const calm = { routes: new Map([["gateway", route("gateway")]]), kills: [] };
+const storming = { ...calm, routes: new Map([["gateway", route("gateway", { callsPerS: 10, attemptsPerS: 27, amplification: 2.7 })]]) };
+const stopped = { ...storming, kills: [kill("stock")] };
+
+test("the tab's title has no sign while nothing is wrong", () => {
+  expect(trouble(undefined, false)).toBe("");
+  expect(trouble(calm, false)).toBe("");
+});
+
+test("it says a storm, above it a kill switch, above all that nothing is heard", () => {
+  expect(trouble(storming, false)).toBe("▲ ");
+  expect(trouble(stopped, false)).toBe("■ ");
+  expect(trouble(stopped, true)).toBe("○ ");
+});

@@ -1,0 +1,44 @@
+// The whole page in a test, at an address, on a server of the test's own.
+import { create } from "@bufbuild/protobuf";
+import { createRouterTransport } from "@connectrpc/connect";
+import type { ConnectRouter } from "@connectrpc/connect";
+import { render } from "@testing-library/svelte";
+import { Role, WhoAmIResponseSchema } from "$wire/tokens_pb";
+import { vi } from "vitest";
+import { api } from "../api/client";
+import App from "../shell/App.svelte";
+import type { Listener } from "../feed/link";
+import type { Session } from "../api/session";
+import { messageEvent, withDialogs } from "./messages";
+
+// Signed in with a token that may do everything.
+const admin: Session = {
+  signIn: () => Promise.resolve(undefined),
+  signOut: () => Promise.resolve(undefined),
+  who: () => Promise.resolve(create(WhoAmIResponseSchema, { principal: "token kim (1)", role: Role.ADMIN, tokensRequired: true, session: true })),
+};
+
+export interface Shown {
+  // The next message of the stream.
+  readonly tell: Listener;
+}
+
+export function shownAt(at: string, serve: (router: ConnectRouter) => void, first: object = {}, who?: object): Shown {
+  vi.stubGlobal("ResizeObserver", class { observe() {} unobserve() {} disconnect() {} });
+  vi.stubGlobal("scrollTo", () => {});
+  vi.stubGlobal("matchMedia", () => new EventTarget());
+  withDialogs();
+  localStorage.clear();
+  history.replaceState(null, "", at);
+  let tell: Listener = () => {};
+  render(App, {
+    api: api(createRouterTransport(serve)),
+    session: who === undefined ? admin : { ...admin, who: () => Promise.resolve(create(WhoAmIResponseSchema, who)) },
+    open: (listener) => {
+      tell = listener;
+      listener(messageEvent({ reset: true, revision: 20n, ...first }));
+      return { close: () => {}, again: () => {} };
+    },
+  });
+  return { tell: (event) => { tell(event); } };
+}
