@@ -2,6 +2,7 @@
 //
 // A step of typing replaces the entry of history, anything else makes a new one. Whoever has unsaved edits holds
 // the page: leaving then takes a yes.
+import type { Names } from "../format/key";
 
 // Asked before the page is left; calls `leave` when it may be.
 export type Hold = (leave: () => void) => void;
@@ -83,14 +84,6 @@ export function hrefOf(page: "/rule" | "/route" | "/guard", key: Names | undefin
   const params = new URLSearchParams(PARTS.map((part, at) => [part, names[at] ?? ""]));
   for (const [name, value] of Object.entries(more)) params.set(name, value);
   return `${page}?${params.toString()}`;
-}
-
-// The names of a route or of a pattern.
-export interface Names {
-  readonly callerService: string;
-  readonly callerCluster: string;
-  readonly calleeService: string;
-  readonly calleeMethod: string;
 }
 
 // The four names in the address; undefined if one is missing.

@@ -1,7 +1,7 @@
 // Who is signed in, and what the server would refuse them: a control that it would refuse is not offered.
 import { Role } from "$wire/tokens_pb";
 import type { WhoAmIResponse } from "$wire/tokens_pb";
-import type { Names } from "./address.svelte";
+import type { Names } from "../format/key";
 import type { Session } from "../api/session";
 
 // As docs/security.md has it.

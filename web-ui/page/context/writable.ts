@@ -1,5 +1,5 @@
 // Whether something can be changed now, and whether others were quicker.
-import type { Names } from "./address.svelte";
+import type { Names } from "../format/key";
 import type { Board } from "../feed/board.svelte";
 import type { Me, Written } from "./identity.svelte";
 

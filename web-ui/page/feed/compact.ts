@@ -5,8 +5,8 @@
 // Who needs all of a rule asks the server for it.
 import type { RuleView, WatchResponse } from "$wire/fleet_pb";
 import { Mode } from "$wire/policy_pb";
-import type { Names } from "../context/address.svelte";
-import { attempts, backoff, breaker } from "../format/words";
+import type { Names } from "../format/key";
+import { attempts, backoff, breaker } from "../format/policy";
 
 export interface RuleRow extends Names {
   readonly mode: Mode;

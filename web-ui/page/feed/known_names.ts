@@ -1,6 +1,6 @@
 // The names that routes are known by, for each part of a key: what a field offers while it is typed.
 import type { RouteStats } from "$wire/fleet_pb";
-import type { Names } from "../context/address.svelte";
+import type { Names } from "../format/key";
 
 export type KnownNames = Readonly<Record<keyof Names, readonly string[]>>;
 

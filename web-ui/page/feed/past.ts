@@ -4,7 +4,7 @@ import { create } from "@bufbuild/protobuf";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import { PastSchema } from "$wire/fleet_pb";
 import type { Past, RouteStats } from "$wire/fleet_pb";
-import { toMs } from "../format/words";
+import { toMs } from "../format/time";
 
 // Of a route, or of all of them together. Undefined = not known.
 export interface Sample {

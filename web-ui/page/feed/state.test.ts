@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { asReset, fold, keyText, totals } from "./state";
+import { asReset, fold, totals } from "./state";
+import { keyText } from "../format/key";
 import { compact } from "./compact";
 import { kill, message as wire, route, rule } from "../testing/messages";
 

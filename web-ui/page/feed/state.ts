@@ -6,7 +6,8 @@ import { create } from "@bufbuild/protobuf";
 import { WatchResponseSchema } from "$wire/fleet_pb";
 import type { Past, RouteStats, WatchResponse } from "$wire/fleet_pb";
 import type { KillSwitch } from "$wire/kills_pb";
-import type { Names } from "../context/address.svelte";
+import { keyText } from "../format/key";
+import type { Names } from "../format/key";
 import { withSpan } from "./past";
 import type { CompactMessage, RuleRow } from "./compact";
 
@@ -33,12 +34,6 @@ export interface Fleet {
   readonly first: boolean;
   // Rules whose setting or delivery the last message changed.
   readonly changed: readonly string[];
-}
-
-// One text per route key or pattern. No name holds a space.
-export function keyText(key: Names | undefined): string {
-  if (key === undefined) return "";
-  return `${key.callerService} ${key.callerCluster} ${key.calleeService} ${key.calleeMethod}`;
 }
 
 // The first message of a stream has reset; messages before one are dropped.

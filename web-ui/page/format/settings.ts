@@ -16,7 +16,7 @@ import { RuleSchema } from "$wire/rules_pb";
 import type { Rule } from "$wire/rules_pb";
 import { TokenSchema } from "$wire/tokens_pb";
 import type { Token } from "$wire/tokens_pb";
-import { when } from "./words";
+import { when } from "./time";
 import { isBareList, isLeaf, leaf, scalar } from "./manifest";
 
 export type Settable = Rule | Guard | KillSwitch | Token;

@@ -1,10 +1,10 @@
 // An edge of the chain with its routes and whether it is highlighted. Pure.
 import type { Edge, GetChainResponse, RouteStats } from "$wire/fleet_pb";
 import { hrefOf } from "../context/address.svelte";
+import { keyText } from "../format/key";
+import { isHigh } from "../format/numbers";
 import { isFailing, roots } from "../statistics/failing";
 import type { Flow, Root } from "../statistics/failing";
-import { keyText } from "../feed/state";
-import { isHigh } from "../format/words";
 import type { Arc } from "./topology";
 
 export interface SeenEdge extends Arc, Flow {

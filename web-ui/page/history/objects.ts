@@ -5,8 +5,8 @@ import { ChangeFilterSchema, ObjectKind } from "$wire/history_pb";
 import type { Change, ChangeFilter, Object$, ObjectChange, ObjectKey } from "$wire/history_pb";
 import type { Pattern } from "$wire/policy_pb";
 import { namesIn } from "../context/address.svelte";
+import { keyText } from "../format/key";
 import type { Address } from "../context/address.svelte";
-import { keyText } from "../feed/state";
 import type { Settable } from "../format/settings";
 
 export type Kind = "rule" | "guard" | "kill" | "token";

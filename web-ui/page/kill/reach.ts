@@ -3,8 +3,8 @@
 import { Fate } from "$wire/distribution_pb";
 import type { Client, RouteStats } from "$wire/fleet_pb";
 import type { KillSwitch } from "$wire/kills_pb";
-import type { Names } from "../context/address.svelte";
-import { keyText } from "../feed/state";
+import type { Names } from "../format/key";
+import { keyText } from "../format/key";
 import { extra } from "../statistics/verdict";
 
 export interface Reach {

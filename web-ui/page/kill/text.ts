@@ -1,8 +1,8 @@
 // A kill as text: what it stops ("Stop retries from orders to stock"), and why, if statistics show it.
 import type { RouteStats } from "$wire/fleet_pb";
-import type { Names } from "../context/address.svelte";
+import type { Names } from "../format/key";
 import { extra } from "../statistics/verdict";
-import { rate, some, times } from "../format/words";
+import { rate, some, times } from "../format/numbers";
 
 export function spoken({ callerService, callerCluster, calleeService, calleeMethod }: Names, calls: boolean): string {
   const any = (name: string) => name === "*";
@@ -29,4 +29,28 @@ export function stormReason(storming: readonly RouteStats[]): string {
   const load = storming.reduce((sum, route) => sum + extra(route), 0);
   const more = others.length === 0 ? "" : ` and ${some(others.length, "more route")}`;
   return `Retry storm: ${worst.key?.callerService ?? ""} → ${worst.key?.calleeService ?? ""} ${times(worst.amplification)}${more}, ${rate(load)} retries/s`;
+}
+
+// The effect of a kill as text: "retries from orders to stock are stopped".
+export function killed({ calls, key }: KillSwitch): string {
+  const what = calls ? "all calls" : "retries";
+  if (key === undefined) return `${what} are ${calls ? "rejected" : "stopped"}`;
+  const any = (name: string) => name === "*";
+  const caller = any(key.callerService) ? "" : ` from ${key.callerService}`;
+  const cluster = any(key.callerCluster) ? "" : ` (cluster ${key.callerCluster})`;
+  const callee = any(key.calleeService) ? "" : ` to ${key.calleeService}`;
+  const method = any(key.calleeMethod) ? "" : ` ${key.calleeMethod}`;
+  return `${what}${caller + cluster + callee + method || " everywhere"} are ${calls ? "rejected" : "stopped"}`;
+}
+
+// The command that ends a kill.
+export function undoKill({ key }: KillSwitch): string {
+  const parts = [
+    ["--caller", key?.callerService],
+    ["--cluster", key?.callerCluster],
+    ["--callee", key?.calleeService],
+    ["--method", key?.calleeMethod],
+  ].filter(([, name]) => name !== undefined && name !== "*");
+  const flags = parts.map(([flag, name]) => `${flag} '${name?.replaceAll("'", `'\\''`) ?? ""}'`).join(" ");
+  return `damper unkill ${flags || "--all"}`;
 }

@@ -1,6 +1,12 @@
 // What a write does to what repeating can add at most, line by line; nothing of what stays as it is. Pure.
 import type { Amplification, Bound, ChainBound } from "$wire/rules_pb";
-import { span } from "../format/words";
+import { span } from "../format/time";
+
+// Retries that the rules allow, before and after the change; not for guards.
+export interface Amplified {
+  readonly before?: Amplification | undefined;
+  readonly after?: Amplification | undefined;
+}
 
 export interface Line {
   readonly what: string;

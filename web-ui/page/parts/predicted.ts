@@ -4,8 +4,8 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Guard } from "$wire/guards_pb";
 import { AmplificationSchema, Prediction_Callee as Callee } from "$wire/rules_pb";
 import type { Prediction, Predicted, Rule, WhatIfRequestSchema, WhatIfResponse } from "$wire/rules_pb";
-import { isHigh, rate, share } from "../format/words";
-import type { Amplified } from "../resources/validation.svelte";
+import { isHigh, rate, share } from "../format/numbers";
+import type { Amplified } from "./amplified";
 import type { Settable } from "../format/settings";
 
 export interface Row {

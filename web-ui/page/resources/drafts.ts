@@ -1,6 +1,6 @@
 // What is typed and not saved, kept in this tab: it survives a reload and signing in again. Never a token.
-import type { Names } from "../context/address.svelte";
-import { keyText } from "../feed/state";
+import type { Names } from "../format/key";
+import { keyText } from "../format/key";
 import type { Draft } from "./rules/draft";
 
 export interface Kept {

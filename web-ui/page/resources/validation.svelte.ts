@@ -4,17 +4,11 @@
 // Subclasses define the request and the message.
 import { Code } from "@connectrpc/connect";
 import type { Finding, RuleReach } from "$wire/admin_pb";
-import type { Amplification } from "$wire/rules_pb";
 import { problemOf } from "../api/client";
 import type { Problem } from "../api/client";
+import type { Amplified } from "../parts/amplified";
 
 const SETTLED_AFTER_MS = 300;
-
-// Retries that the rules allow, before and after the change; not for guards.
-export interface Amplified {
-  readonly before?: Amplification | undefined;
-  readonly after?: Amplification | undefined;
-}
 
 export interface ValidationResult extends Amplified {
   readonly findings: readonly Finding[];

@@ -5,9 +5,10 @@
 import type { GetChainResponse, RouteStats } from "$wire/fleet_pb";
 import { failedPerS, isFailing } from "./failing";
 import type { Flow } from "./failing";
-import { keyText, totals } from "../feed/state";
+import { totals } from "../feed/state";
+import { keyText } from "../format/key";
+import { isHigh } from "../format/numbers";
 import type { Totals } from "../feed/state";
-import { isHigh } from "../format/words";
 
 // Below this a multiplication is a matter of single calls, not of load.
 const EXTRA_PER_S = 0.5;

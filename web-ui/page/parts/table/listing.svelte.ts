@@ -2,7 +2,8 @@
 //
 // Sorted before they are filtered: typing sorts nothing. Rows stand still while the pointer is among them, where the
 // table says when it is (`still`).
-import type { Address, Names } from "../../context/address.svelte";
+import type { Address } from "../../context/address.svelte";
+import type { Names } from "../../format/key";
 import { held, matches, page, sorted } from "./order";
 import type { Columns, Page } from "./order";
 

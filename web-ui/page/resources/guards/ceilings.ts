@@ -5,7 +5,8 @@ import { Code, Mode } from "$wire/policy_pb";
 import { HedgeCeiling } from "$wire/guards_pb";
 import type { Ceiling } from "$wire/guards_pb";
 import { unsetMeans } from "../../format/settings";
-import { modeName, NONE } from "../../format/words";
+import { modeName } from "../../format/policy";
+import { NONE } from "../../format/numbers";
 
 export function codes(list: Codes | undefined): string {
   if (list?.kind.case === undefined) return NONE;

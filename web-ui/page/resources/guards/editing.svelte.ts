@@ -5,7 +5,7 @@ import { create } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { PatternSchema } from "$wire/policy_pb";
 import type { Guard } from "$wire/guards_pb";
-import type { Names } from "../../context/address.svelte";
+import type { Names } from "../../format/key";
 import { currentGuard, problemOf } from "../../api/client";
 import type { Api, Problem } from "../../api/client";
 import type { Attribution } from "../../parts/attribution";

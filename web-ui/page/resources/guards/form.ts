@@ -7,7 +7,7 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { CeilingSchema, GuardSchema, HedgeCeiling } from "$wire/guards_pb";
 import type { Ceiling, Guard } from "$wire/guards_pb";
 import { Mode, PatternSchema } from "$wire/policy_pb";
-import type { Names } from "../../context/address.svelte";
+import type { Names } from "../../format/key";
 import { at, ON, place, refusal, sendable, shown, typed } from "../rules/draft";
 import type { Draft } from "../rules/draft";
 import { choices, field, help } from "../rules/form";

@@ -6,7 +6,7 @@ import { create } from "@bufbuild/protobuf";
 import { PatternSchema, PolicySchema } from "$wire/policy_pb";
 import { RuleSchema } from "$wire/rules_pb";
 import type { Rule } from "$wire/rules_pb";
-import type { Names } from "../../context/address.svelte";
+import type { Names } from "../../format/key";
 import { currentRule, problemOf } from "../../api/client";
 import type { Api, Problem } from "../../api/client";
 import type { Attribution } from "../../parts/attribution";

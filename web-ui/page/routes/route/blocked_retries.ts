@@ -3,7 +3,7 @@ import { Fate } from "$wire/distribution_pb";
 import type { RouteStats } from "$wire/fleet_pb";
 import { Mode, RetryBreakerMode } from "$wire/policy_pb";
 import type { Policy } from "$wire/policy_pb";
-import { share } from "../../format/words";
+import { share } from "../../format/numbers";
 import { isAboveMaxRatio } from "./gates";
 import { meaning } from "./fate_meanings";
 

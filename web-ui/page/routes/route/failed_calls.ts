@@ -3,7 +3,8 @@ import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import type { FailedAttempt, FailedCall } from "$wire/distribution_pb";
 import type { RouteFailure } from "$wire/fleet_pb";
 import { Code } from "$wire/policy_pb";
-import { age, NONE, span, toMs } from "../../format/words";
+import { age, span, toMs } from "../../format/time";
+import { NONE } from "../../format/numbers";
 
 export interface Row {
   // Stays the same while the call is shown.

@@ -3,7 +3,8 @@ import { Fate } from "$wire/distribution_pb";
 import type { RouteStats } from "$wire/fleet_pb";
 import { Mode, RetryBreakerMode } from "$wire/policy_pb";
 import type { Policy, RetryBreaker } from "$wire/policy_pb";
-import { share, toMs, whole } from "../../format/words";
+import { share, whole } from "../../format/numbers";
+import { toMs } from "../../format/time";
 
 export interface BreakerLine {
   readonly failures: number;

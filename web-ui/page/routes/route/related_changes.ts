@@ -4,7 +4,7 @@ import type { RouteStats } from "$wire/fleet_pb";
 import { kindOf, patternOf, verbOf, whoOf } from "../../history/objects";
 import { matchesRoute } from "../../kill/reach";
 import type { Mark } from "../../parts/chart/marks";
-import { clock } from "../../format/words";
+import { clock } from "../../format/time";
 
 export interface Touch {
   readonly change: Change;

@@ -2,10 +2,10 @@
 import type { RouteStats } from "$wire/fleet_pb";
 import { Mode } from "$wire/policy_pb";
 import { FAILING_SHARE } from "../../statistics/failing";
-import { keyText } from "../../feed/state";
+import { keyText } from "../../format/key";
+import { rate, share, times } from "../../format/numbers";
 import { extra, isStorm } from "../../statistics/verdict";
 import type { Level } from "../../statistics/verdict";
-import { rate, share, times } from "../../format/words";
 import { atProcesses } from "./gates";
 
 export interface Verdict {

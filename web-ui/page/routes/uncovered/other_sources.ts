@@ -1,6 +1,6 @@
 // Retries on a route that Damper does not send: marked requests to the callee, and loops in the caller.
 import type { RouteStats } from "$wire/fleet_pb";
-import { rate } from "../../format/words";
+import { rate } from "../../format/numbers";
 
 export interface Repeater {
   readonly name: string;

@@ -1,0 +1,14 @@
+// The key of a route, rule, guard or kill: four names.
+
+export interface Names {
+  readonly callerService: string;
+  readonly callerCluster: string;
+  readonly calleeService: string;
+  readonly calleeMethod: string;
+}
+
+// One text per route key or pattern. No name holds a space.
+export function keyText(key: Names | undefined): string {
+  if (key === undefined) return "";
+  return `${key.callerService} ${key.callerCluster} ${key.calleeService} ${key.calleeMethod}`;
+}
