@@ -65,7 +65,7 @@ test("a rule that matches and loses is named with the reason, and marked where i
 test("fates are said with what they mean, and gates with where they stand", async ({ page }) => {
   await live(page, ROUTE);
   await expect(page.locator("table.route-fates").getByText("The first attempt succeeded.")).toBeVisible();
-  await expect(page.locator('[data-gate="breaker"]')).toContainText(/against .* successes in 10 s.*calls that succeed pay for a retry/s);
+  await expect(page.locator('[data-gate="breaker"]')).toContainText(/against .* successes in 10 s.*successful calls pay for one failed retry/s);
   await expect(page.getByText(/sustained maximum while calls fail/)).toBeVisible();
   await expect(page.getByRole("link", { name: /Stop retries to orders/ })).toHaveAttribute("href", "/kill?callee=orders");
 });

@@ -43,7 +43,7 @@ async function reviewRule(page: Page): Promise<void> {
 }
 
 async function judgeGuard(page: Page): Promise<void> {
-  await page.getByText("Rules limited by this guard").waitFor();
+  await page.getByText("Rules that this guard limits").waitFor();
 }
 
 // One of the calls that failed, with its attempts.

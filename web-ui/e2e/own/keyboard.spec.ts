@@ -102,7 +102,7 @@ test("a kill is thrown and ended", async ({ page, api }) => {
   await live(page, "/kill");
   await tabTo(page, page.getByLabel("Callee", { exact: true }));
   await keyboard.type("orders");
-  await tabTo(page, page.getByLabel("For", { exact: true }));
+  await tabTo(page, page.getByLabel("Duration", { exact: true }));
   await keyboard.press("ArrowUp");
   await typeWhy(page, page, "orders is down");
   await expect(page.getByTestId("reach")).toContainText("Stop retries to orders");

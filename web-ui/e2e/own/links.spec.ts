@@ -102,7 +102,7 @@ test("a kill that is prepared, a comparison, and Back over pages", async ({ page
   await live(page, "/kill?callee=svc-1&caller=gateway&minutes=240&calls=1");
   await expect(page.getByLabel("Callee", { exact: true })).toHaveValue("svc-1");
   await expect(page.getByLabel("Caller", { exact: true })).toHaveValue("gateway");
-  await expect(page.getByLabel("For", { exact: true })).toHaveValue("240");
+  await expect(page.getByLabel("Duration", { exact: true })).toHaveValue("240");
   await expect(page.getByLabel(/Reject all calls/)).toBeChecked();
   await expect(page.getByTestId("reach")).toContainText("Stop every call from gateway to svc-1");
   await page.getByRole("link", { name: "History" }).click();

@@ -8,9 +8,9 @@ import { at, expect, KEY, live, test } from "./world";
 const EMPTY = [
   ["/", "No service has reported a call yet."],
   ["/chain", "No service has reported a call yet."],
-  ["/rules", "No rule yet: calls are measured, not retried."],
+  ["/rules", "No rules yet: each call is sent once."],
   ["/uncovered", "No service has reported a call yet."],
-  ["/guards", "No guards: rules apply as written."],
+  ["/guards", "No guards yet: rules apply as written."],
   ["/clients", "No client is connected."],
   ["/history", "No changes yet."],
   ["/kill", "No kill switch is in force."],
@@ -110,7 +110,7 @@ test.describe("a server that is gone", () => {
     }
     await page.getByRole("link", { name: "Rules", exact: true }).click();
     await page.getByRole("row").filter({ hasText: KEY.calleeMethod }).getByRole("link").first().click();
-    await expect(page.getByRole("alert")).toContainText("The rule cannot be shown. The server is not responding.");
+    await expect(page.getByRole("alert")).toContainText("Cannot load the rule. The server is not responding.");
     await expectSound(page);
     await served.start();
     await expect(page.getByTestId("liveness")).toContainText("live");

@@ -38,18 +38,18 @@ test("retries on all routes of a storm stop in one change, and end in one", asyn
   expect((await api.kills.listKills({})).revision).toBe(revision + 1n);
 });
 
-test("all calls of the whole fleet are refused only once its name is typed", async ({ page, api }) => {
+test("all calls of all services are rejected only after typing", async ({ page, api }) => {
   await live(page, "/kill");
-  await page.getByLabel("Whole fleet, every caller and callee").check();
+  await page.getByLabel("All services: every caller and every callee").check();
   await page.getByLabel(/Reject all calls/).check();
   await say(page);
   await page.getByRole("button", { name: "Stop calls…" }).click();
   const dialog = page.getByRole("dialog");
   const press = dialog.getByRole("button", { name: "Stop calls now" });
   await expect(press).toBeDisabled();
-  await dialog.getByLabel(/^Type whole fleet/).fill("fleet");
+  await dialog.getByLabel(/^Type all services/).fill("services");
   await expect(press).toBeDisabled();
-  await dialog.getByLabel(/^Type whole fleet/).fill("whole fleet");
+  await dialog.getByLabel(/^Type all services/).fill("all services");
   await expectSound(page);
   await press.click();
   await expect(page.locator("tr[data-kill]")).toHaveCount(1);

@@ -14,9 +14,9 @@ export function whole(count: number | bigint): string {
   return count.toLocaleString("en");
 }
 
-// With what is counted: 1 route, 12,000 routes.
-export function some(count: number | bigint, what: string): string {
-  return `${whole(count)} ${what}${Number(count) === 1 ? "" : "s"}`;
+// A count with its noun: 1 route, 12,000 routes.
+export function some(count: number | bigint, one: string, many = `${one}s`): string {
+  return `${whole(count)} ${Number(count) === 1 ? one : many}`;
 }
 
 // How many of how many; one figure where it is all.

@@ -237,6 +237,6 @@ test("the audit log is saved as lines in the words of manifests; a part of an ex
   expect(line.revision).toBe(12);
   expect(line.objects[0]).toMatchObject({ after: { rule: { policy: { mode: "enforce", retry: { max_attempts: 5 } } } } });
   await user.click(screen.getByRole("button", { name: /Export rules and guards/ }));
-  expect(await screen.findByText(/The export broke off: 1 of 2 came/)).toBeTruthy();
+  expect(await screen.findByText(/The export is incomplete: 1 of 2 objects received/)).toBeTruthy();
   expect(click).toHaveBeenCalledTimes(1);
 });

@@ -46,7 +46,7 @@ export async function table(api: Api, revision: bigint | undefined, signal: Abor
     progress(count);
   }
   // A part must not be taken for the whole: importing it would remove the rest.
-  if (BigInt(count) !== total) throw new Error(`The export broke off: ${count} of ${total} came.`);
+  if (BigInt(count) !== total) throw new Error(`The export is incomplete: ${count} of ${total} objects received.`);
   return { name: `damper-revision-${at}.yaml`, type: "application/yaml", parts };
 }
 

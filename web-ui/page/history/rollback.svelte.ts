@@ -75,7 +75,7 @@ export class Rollback {
       if (problem.code !== Code.Aborted) throw thrown;
       await this.ask();
       this.moved = true;
-      throw new ConnectError("It changed in the meantime, and nothing was written. What would change now is shown above.", Code.Aborted);
+      throw new ConnectError("It changed meanwhile; nothing was written. The dialog shows the current state.", Code.Aborted);
     }
   }
 

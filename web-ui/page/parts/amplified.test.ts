@@ -22,7 +22,7 @@ test("what stays as it is is not said", () => {
 test("attempts of the hop and sustained maximum are said before and after", () => {
   expect(inWords(bound(2, 1.1, 3), bound(4, 1.2, 3))).toEqual([
     "up: Attempts on this hop at most 2 → 4 per call",
-    "up: Sustained 1.1 → 1.2 (and 3 per 10 s and process free) per call",
+    "up: Sustained 1.1 → 1.2 (plus 3 free retries per process in 10 s) per call",
   ]);
   expect(inWords(bound(4, 1.25), bound(1, 1))).toEqual([
     "down: Attempts on this hop at most 4 → 1 per call",
@@ -34,9 +34,9 @@ test("without a retry breaker nothing bounds the long run below the attempts", (
   expect(inWords(bound(3, 1.1), bound(3, 0))).toEqual(["up: Sustained 1.1 → 3 per call"]);
 });
 
-test("where only what is free changes, both sides say it", () => {
+test("both sides name the free retries if only they change", () => {
   expect(inWords(bound(3, 1.1, 0), bound(3, 1.1, 5))).toEqual([
-    "up: Sustained 1.1 (and none free) → 1.1 (and 5 per 10 s and process free) per call",
+    "up: Sustained 1.1 (plus no free retries) → 1.1 (plus 5 free retries per process in 10 s) per call",
   ]);
 });
 

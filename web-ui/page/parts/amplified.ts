@@ -1,5 +1,6 @@
 // What a write does to what repeating can add at most, line by line; nothing of what stays as it is. Pure.
 import type { Amplification, Bound, ChainBound } from "$wire/rules_pb";
+import { some } from "../format/numbers";
 import { span } from "../format/time";
 
 // Retries that the rules allow, before and after the change; not for guards.
@@ -34,8 +35,8 @@ function inTheLongRun(before: Bound | undefined, after: Bound | undefined): Line
   if (was === is && wasFree === isFree) return [];
   const isUp = is === was ? isFree > wasFree : is > was;
   // Free retries are shown on both sides if only they change.
-  const free = is === was ? [freeOf(before) || "none free", freeOf(after) || "none free"] : ["", freeOf(after)];
-  const words = (value: number, beside: string | undefined) => (beside ? `${factor(value)} (and ${beside})` : factor(value));
+  const free = is === was ? [freeOf(before) || "no free retries", freeOf(after) || "no free retries"] : ["", freeOf(after)];
+  const words = (value: number, also: string | undefined) => (also ? `${factor(value)} (plus ${also})` : factor(value));
   return [{ what: "Sustained", before: words(was, free[0]), after: words(is, free[1]), isUp, unit: "per call" }];
 }
 
@@ -51,7 +52,7 @@ function freePerS(bound: Bound | undefined): number {
 }
 
 function freeOf(bound: Bound | undefined): string {
-  return freePerS(bound) > 0 && bound?.window ? `${bound.freeRetriesPerWindow} per ${span(bound.window)} and process free` : "";
+  return freePerS(bound) > 0 && bound?.window ? `${some(bound.freeRetriesPerWindow, "free retry", "free retries")} per process in ${span(bound.window)}` : "";
 }
 
 function factor(value: number): string {

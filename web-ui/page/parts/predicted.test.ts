@@ -41,9 +41,9 @@ test("each behaviour of the callee is a row, marked where repeats make much of t
 
 test("it is said which calls it was predicted from, and how many it was not", () => {
   const one = create(WhatIfResponseSchema, { routes: [{ callsPerS: 12.5 }] });
-  expect(basis(one)).toBe("A simulation of the route that changes, from what it measured in the last minute: 12.5 calls per second.");
+  expect(basis(one)).toBe("A simulation of the route that changes, from the statistics of the last minute: 12.5 calls/s.");
   const many = create(WhatIfResponseSchema, { routes: [{ callsPerS: 100 }, { callsPerS: 50 }], routesLeftOut: 3 });
-  expect(basis(many)).toBe("A simulation of the busiest 2 routes that change, from what they measured in the last minute: 150 calls per second. 3 less busy ones change too.");
+  expect(basis(many)).toBe("A simulation of the 2 busiest routes that change, from the statistics of the last minute: 150 calls/s. 3 less busy routes change too.");
 });
 
 test("the worst of all that changes is told on each side", () => {

@@ -4,7 +4,7 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Guard } from "$wire/guards_pb";
 import { AmplificationSchema, Prediction_Callee as Callee } from "$wire/rules_pb";
 import type { Prediction, Predicted, Rule, WhatIfRequestSchema, WhatIfResponse } from "$wire/rules_pb";
-import { isHigh, rate, share } from "../format/numbers";
+import { isHigh, rate, share, some } from "../format/numbers";
 import type { Amplified } from "./amplified";
 import type { Settable } from "../format/settings";
 
@@ -96,7 +96,7 @@ function greatest<Of>(all: readonly (Of | undefined)[], size: (of: Of) => number
 // Which calls it was predicted from.
 export function basis({ routes, routesLeftOut }: WhatIfResponse): string {
   const calls = rate(routes.reduce((sum, { callsPerS }) => sum + callsPerS, 0));
-  const of = routes.length === 1 ? "the route that changes, from what it" : `the ${routesLeftOut > 0 ? "busiest " : ""}${routes.length} routes that change, from what they`;
-  const others = routesLeftOut === 0 ? "" : ` ${routesLeftOut} less busy ${routesLeftOut === 1 ? "one changes" : "ones change"} too.`;
-  return `A simulation of ${of} measured in the last minute: ${calls} calls per second.${others}`;
+  const of = routes.length === 1 ? "the route that changes" : `the ${routes.length} ${routesLeftOut > 0 ? "busiest " : ""}routes that change`;
+  const others = routesLeftOut === 0 ? "" : ` ${some(routesLeftOut, "less busy route changes", "less busy routes change")} too.`;
+  return `A simulation of ${of}, from the statistics of the last minute: ${calls} calls/s.${others}`;
 }

@@ -58,13 +58,10 @@ export interface Section {
   readonly variants?: Variants;
 }
 
-// The wire's comment on a setting. An absent value is an empty field here, and a section that is switched off.
+// The wire's comment on a setting. An absent value is an empty field here.
 export function help(name: string): string {
-  const absent = SECTION.test(name) ? "off" : "empty";
-  return (comments[`damper.v1.${name}`] ?? "").replace(/\b(a|A)bsent = /g, (_, first: string) => (first === "A" ? `${absent[0]?.toUpperCase() ?? ""}${absent.slice(1)}: ` : `${absent}: `));
+  return (comments[`damper.v1.${name}`] ?? "").replaceAll("Absent = ", "Empty: ").replaceAll("absent = ", "empty: ");
 }
-
-const SECTION = /^Policy\.(retry|hedge|budget|stop_when|circuit_breaker|chain)$/;
 
 // Help of fields without a comment of their own: that of their kind.
 const OF_KIND: Record<string, string> = { over_max: help("OverMax") };
@@ -225,7 +222,7 @@ export const SECTIONS: readonly Section[] = [
   {
     path: "retry_breaker",
     title: "Retry breaker",
-    help: help("Policy.retry_breaker").replace("Empty: on, with its defaults.", "On with default settings. Select to change them, or to switch it off."),
+    help: "Stops retries while the callee fails. On with default settings. Select to change them, or to switch it off.",
     isDefault: true,
     fields: [
       field("RetryBreaker", "retry_breaker.enabled", "On", "choice", YES_NO),
@@ -242,7 +239,7 @@ export const SECTIONS: readonly Section[] = [
   {
     path: "budget",
     title: "Budget",
-    help: help("Policy.budget"),
+    help: "Off: retries and hedges are not limited to a share of the calls.",
     fields: [
       field("Budget", "budget.ratio", "Ratio", "number"),
       field("Budget", "budget.min_per_second", "Minimum per second", "number"),
@@ -258,7 +255,7 @@ export const SECTIONS: readonly Section[] = [
   {
     path: "circuit_breaker",
     title: "Circuit breaker",
-    help: help("Policy.circuit_breaker"),
+    help: "Off: calls are sent however many fail.",
     fields: [
       field("CircuitBreaker", "circuit_breaker.consecutive_failures", "Consecutive failures", "number"),
       field("CircuitBreaker", "circuit_breaker.failure_ratio", "Failure ratio", "number"),
@@ -271,7 +268,7 @@ export const SECTIONS: readonly Section[] = [
   {
     path: "stop_when",
     title: "Stop retrying when",
-    help: help("Policy.stop_when"),
+    help: "Off: retries depend neither on latency nor on the success rate.",
     fields: [
       field("StopWhen", "stop_when.latency_above_percentile", "The call is slower than the percentile", "number"),
       field("StopWhen", "stop_when.success_rate_below", "Success rate below (%)", "number"),
@@ -281,7 +278,8 @@ export const SECTIONS: readonly Section[] = [
   {
     path: "chain",
     title: "Chain flags",
-    help: help("Policy.chain"),
+    help: "Headers that prevent retries of retries along a chain of services. Both flags are honoured by default. Select to ignore one.",
+    isDefault: true,
     fields: [
       field("Chain", "chain.ignore_retry_flag", "Ignore damper-retry", "switch"),
       field("Chain", "chain.ignore_no_more_retry", "Ignore damper-no-more-retry", "switch"),

@@ -224,7 +224,7 @@ test("gates say how they are set and where they stand", async () => {
   const gates = within((await screen.findByRole("heading", { name: "What limits retries" })).closest("section") as HTMLElement);
   expect(await gates.findByText(/no credit for a retry at 1 of 2 processes/)).toBeTruthy();
   await waitFor(() => {
-    expect(document.querySelector('[data-gate="breaker"]')?.textContent).toMatch(/30.*failures against.*200.*in 10 s.*credit: 50 calls that succeed pay for a retry that fails/s);
+    expect(document.querySelector('[data-gate="breaker"]')?.textContent).toMatch(/30.*failures against.*200.*in 10 s.*credit: 50 successful calls pay for one failed retry that fails/s);
   });
   expect(document.querySelector('[data-gate="kill"]')?.textContent).toMatch(/in force.*stock is down.*ann.*25 min left/s);
 });

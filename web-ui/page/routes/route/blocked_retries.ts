@@ -40,7 +40,7 @@ function reasonOf(fate: Fate, stats: RouteStats, policy: Policy | undefined): st
       return "kill switch";
     case Fate.CHAIN_RETRY_FLAG:
     case Fate.CHAIN_NO_MORE_RETRY:
-      return "chain flag";
+      return "already retried by another service";
     case Fate.DEADLINE:
       return "deadline";
     case Fate.STOP_WHEN:

@@ -3,7 +3,7 @@ import { Fate } from "$wire/distribution_pb";
 import type { RouteStats } from "$wire/fleet_pb";
 import { Mode, RetryBreakerMode } from "$wire/policy_pb";
 import type { Policy, RetryBreaker } from "$wire/policy_pb";
-import { share, whole } from "../../format/numbers";
+import { share, some, whole } from "../../format/numbers";
 import { toMs } from "../../format/time";
 
 export interface BreakerLine {
@@ -37,7 +37,7 @@ function lineOf(breaker: RetryBreaker, failures: number, successes: number): Lin
   const isFree = breaker.mode === RetryBreakerMode.RATIO && ratio < maxRatio;
   const at = (isFree ? ratio : maxRatio) * successes;
   if (!isFree && breaker.maxRatio === undefined) return undefined;
-  const words = isFree && breaker.minFailures ? "retries are free up to" : "none is retried above";
+  const words = isFree && breaker.minFailures ? "retries are free up to" : "no retries above";
   return { at, used: at > 0 ? failures / at : failures > 0 ? Infinity : 0, words };
 }
 
@@ -82,20 +82,20 @@ export function breakerSettings(policy: Policy): string {
   const breaker = policy.retryBreaker;
   if (breaker === undefined || breaker.enabled === false) return "off";
   const parts = breaker.mode === RetryBreakerMode.RATIO ? ratioSettings(breaker) : [creditSettings(breaker)];
-  if (breaker.maxRatio !== undefined) parts.push(`none above ${share(breaker.maxRatio)} of successes`);
+  if (breaker.maxRatio !== undefined) parts.push(`no retries above ${share(breaker.maxRatio)} of successes`);
   return parts.join(", ");
 }
 
 function creditSettings({ earn = 0 }: RetryBreaker): string {
   const successes = earn > 0 ? Number((1 / earn).toPrecision(3)) : 0;
-  return `credit: ${whole(successes)} calls that succeed pay for a retry that fails`;
+  return `credit: ${whole(successes)} successful calls pay for one failed retry`;
 }
 
 function ratioSettings({ ratio = 0, minFailures = 0, minSamples = 0 }: RetryBreaker): string[] {
   return [
     `free up to ${share(ratio)} of successes`,
-    ...(minSamples > 0 ? [`from ${minSamples} attempts on`] : []),
-    ...(minFailures > 0 ? [`beyond that ${minFailures} saved per process`] : []),
+    ...(minSamples > 0 ? [`from ${minSamples} attempts`] : []),
+    ...(minFailures > 0 ? [`then ${some(minFailures, "saved retry", "saved retries")} per process`] : []),
   ];
 }
 
@@ -108,5 +108,5 @@ export function budgetSettings(policy: Policy): string {
 export function circuitSettings(policy: Policy): string {
   const circuit = policy.circuitBreaker;
   if (circuit === undefined) return "none";
-  return `opens after ${circuit.consecutiveFailures ?? 0} failures in a row, or ${share(circuit.failureRatio ?? 0)} of ${circuit.minCalls ?? 0} calls and more`;
+  return `opens after ${circuit.consecutiveFailures ?? 0} consecutive failures, or when ${share(circuit.failureRatio ?? 0)} of at least ${circuit.minCalls ?? 0} calls fail`;
 }

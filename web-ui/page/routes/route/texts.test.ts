@@ -47,19 +47,19 @@ const breaking = (of: object) => create(PolicySchema, { mode: Mode.ENFORCE, retr
 const byRatio = breaking({ mode: RetryBreakerMode.RATIO });
 const byCredit = breaking({ mode: RetryBreakerMode.CREDIT });
 
-test("the breaker's line is its ratio of successes, or a guard's", () => {
+test("the breaker's line is its ratio of successes or a guard's", () => {
   const at = (policy: typeof byRatio, windowFailures: bigint, windowSuccesses: bigint) => breakerLine(route("orders", { windowFailures, windowSuccesses }), policy);
   expect(at(byRatio, 12n, 400n)).toMatchObject({ failures: 12, windowS: 10, line: { at: 40, used: 0.3, words: "retries are free up to" } });
   expect(at(byRatio, 4n, 0n)?.line).toMatchObject({ at: 0, used: Infinity });
   expect(at(byCredit, 12n, 400n)).toMatchObject({ failures: 12, successes: 400, line: undefined });
-  expect(at(breaking({ maxRatio: 0.05 }), 12n, 400n)?.line).toMatchObject({ at: 20, words: "none is retried above" });
-  expect(at(breaking({ mode: RetryBreakerMode.RATIO, maxRatio: 0.05 }), 12n, 400n)?.line).toMatchObject({ at: 20, words: "none is retried above" });
-  expect(at(breaking({ mode: RetryBreakerMode.RATIO, minFailures: 0 }), 12n, 400n)?.line).toMatchObject({ at: 40, words: "none is retried above" });
+  expect(at(breaking({ maxRatio: 0.05 }), 12n, 400n)?.line).toMatchObject({ at: 20, words: "no retries above" });
+  expect(at(breaking({ mode: RetryBreakerMode.RATIO, maxRatio: 0.05 }), 12n, 400n)?.line).toMatchObject({ at: 20, words: "no retries above" });
+  expect(at(breaking({ mode: RetryBreakerMode.RATIO, minFailures: 0 }), 12n, 400n)?.line).toMatchObject({ at: 40, words: "no retries above" });
   expect(breakerLine(route("orders"), breaking({ enabled: false }))).toBeUndefined();
   expect(breakerLine(route("orders"), undefined)).toBeUndefined();
 });
 
-test("the breaker blocks retries by what it refuses now, or by calls that ended so", () => {
+test("breaker blocks retries now or did within the window", () => {
   const now = (policy: typeof byRatio, fields: object) => {
     const stats = route("orders", { clients: 1, ...fields });
     return [breakerHolds(stats), policy.retryBreaker && breakerNow(stats, policy.retryBreaker)];
@@ -72,11 +72,11 @@ test("the breaker blocks retries by what it refuses now, or by calls that ended 
   expect(now(byRatio, { mode: Mode.OBSERVE })).toEqual([false, "would allow retries"]);
 });
 
-test("the breaker's settings are said with what they do", () => {
-  expect(breakerSettings(byCredit)).toBe("credit: 50 calls that succeed pay for a retry that fails");
-  expect(breakerSettings(breaking({ earn: 0.03, maxRatio: 0.2 }))).toBe("credit: 33.3 calls that succeed pay for a retry that fails, none above 20.0 % of successes");
-  expect(breakerSettings(byRatio)).toBe("free up to 10.0 % of successes, beyond that 1 saved per process");
-  expect(breakerSettings(breaking({ mode: RetryBreakerMode.RATIO, minFailures: 0, minSamples: 20 }))).toBe("free up to 10.0 % of successes, from 20 attempts on");
+test("settings of the breaker are shown with their effect", () => {
+  expect(breakerSettings(byCredit)).toBe("credit: 50 successful calls pay for one failed retry");
+  expect(breakerSettings(breaking({ earn: 0.03, maxRatio: 0.2 }))).toBe("credit: 33.3 successful calls pay for one failed retry, no retries above 20.0 % of successes");
+  expect(breakerSettings(byRatio)).toBe("free up to 10.0 % of successes, then 1 saved retry per process");
+  expect(breakerSettings(breaking({ mode: RetryBreakerMode.RATIO, minFailures: 0, minSamples: 20 }))).toBe("free up to 10.0 % of successes, from 20 attempts");
 });
 
 const failing = (fates: readonly [Fate, number, boolean?][], fields: object = {}) =>
@@ -90,8 +90,8 @@ test.each([
   ["budget used up", Fate.BUDGET, byCredit],
   ["circuit open", Fate.CIRCUIT_OPEN, byCredit],
   ["kill switch", Fate.KILLED, byCredit],
-  ["chain flag", Fate.CHAIN_RETRY_FLAG, byCredit],
-  ["chain flag", Fate.CHAIN_NO_MORE_RETRY, byCredit],
+  ["already retried by another service", Fate.CHAIN_RETRY_FLAG, byCredit],
+  ["already retried by another service", Fate.CHAIN_NO_MORE_RETRY, byCredit],
   ["deadline", Fate.DEADLINE, byCredit],
   ["stop condition", Fate.STOP_WHEN, byCredit],
 ])("retries blocked are a share of the failed calls, for the reason: %s", (reason, fate, policy) => {
@@ -100,7 +100,7 @@ test.each([
 
 test("of several reasons the greatest is said, and fates of one reason count together", () => {
   const mixed = failing([...TENTH, [Fate.RETRY_BREAKER, 3], [Fate.CHAIN_RETRY_FLAG, 2], [Fate.CHAIN_NO_MORE_RETRY, 2], [Fate.OK_AFTER_RETRY, 50]]);
-  expect(blockedRetries(mixed, byCredit)).toBe("Blocked retries: 28.0 % of failed calls (mainly chain flag).");
+  expect(blockedRetries(mixed, byCredit)).toBe("Blocked retries: 28.0 % of failed calls (mainly already retried by another service).");
 });
 
 test("a guard's ratio is the reason while more fails than it admits", () => {
