@@ -1,4 +1,4 @@
-// All pages of the list of clients as one answer; the pages may be of different moments.
+// All connected clients in one list. Its pages may be of different moments.
 import type { Client as Caller } from "@connectrpc/connect";
 import type { Client, Fleet, ListClientsResponse } from "$wire/fleet_pb";
 

@@ -29,14 +29,14 @@ export function api(transport: Transport) {
   };
 }
 
-// Streams last as long as they are looked at.
+// For streams: no timeout.
 export const UNLIMITED: CallOptions = { timeoutMs: 0 };
 
-// Why something was not done.
+// An error of a request.
 export interface Problem {
   readonly code: Code;
   readonly text: string;
-  // The server's words for each field, by its path.
+  // The server's messages by the path of the field.
   readonly fields: ReadonlyMap<string, string>;
   // ErrorInfo's reason: ROLE, SCOPE, NO_LONGER_KEPT, ...; empty = none.
   readonly reason: string;
@@ -56,7 +56,7 @@ export function problemOf(thrown: unknown): Problem {
   return { code: error.code, text: words(error), fields, reason, error };
 }
 
-// What is there now, where something else was expected.
+// The current object of a write that expected another revision.
 export function currentRule(problem: Problem) {
   return detail(problem.error, RuleSchema)[0];
 }

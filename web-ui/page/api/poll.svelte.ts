@@ -1,4 +1,4 @@
-// An answer that is asked for again and again while it is looked at.
+// A request that is sent at an interval while its result is shown.
 import { problemOf } from "./client";
 import type { Problem } from "./client";
 
@@ -18,7 +18,7 @@ export class Poll<Answer> {
     this.#everyMs = everyMs;
   }
 
-  // Asks at once, and then at every interval while the tab is seen. Returns what ends it.
+  // Asks at once, then at every interval while the tab is visible. Returns the function that ends it.
   start(): () => void {
     this.#end = new AbortController();
     const { signal } = this.#end;
@@ -26,7 +26,7 @@ export class Poll<Answer> {
     return () => { this.#end.abort(); };
   }
 
-  // Asks now, whatever the interval.
+  // Asks now, independent of the interval.
   async now(): Promise<void> {
     await this.#once(this.#end.signal);
   }

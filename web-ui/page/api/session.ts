@@ -1,4 +1,4 @@
-// The session of this page: signed in with a token, kept in a cookie that scripts cannot read.
+// The browser's session: signed in with a token, stored in a cookie that scripts cannot read.
 import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { Tokens } from "$wire/tokens_pb";
@@ -23,7 +23,7 @@ export function overHttp(): Session {
   };
 }
 
-// The token goes in a header, which neither the address bar nor a log holds.
+// The token is sent in a header, which neither the address bar nor a log contains.
 async function ask(method: "POST" | "DELETE", headers: Record<string, string>): Promise<string | undefined> {
   try {
     const signal = AbortSignal.timeout(ANSWER_WITHIN_MS);

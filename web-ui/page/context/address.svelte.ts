@@ -1,10 +1,10 @@
-// Where the page is: path and parameters of the address, so that a link shows what its sender saw and Back works.
+// The address of the page as state: path and parameters, so that a link shows the same and Back works.
 //
-// A step of typing replaces the entry of history, anything else makes a new one. Whoever has unsaved edits holds
-// the page: leaving then takes a yes.
+// Typing replaces the entry of the browser's history; any other change adds one. A page with unsaved edits
+// holds the address: leaving it needs a confirmation.
 import type { Names } from "../format/key";
 
-// Asked before the page is left; calls `leave` when it may be.
+// Called before the page is left; `leave` continues.
 export type Hold = (leave: () => void) => void;
 
 export class Address {
@@ -16,12 +16,12 @@ export class Address {
     return this.#params.get(name) ?? otherwise;
   }
 
-  // What is undefined or empty is left out.
+  // Undefined and empty values remove the parameter.
   set(changes: Record<string, string | undefined>, step: "push" | "replace" = "push"): void {
     this.#move(new URL(this.with(changes), location.href), step);
   }
 
-  // This page's address, changed so.
+  // Returns the current address with changed parameters.
   with(changes: Record<string, string | undefined>): string {
     const params = new URLSearchParams(this.#params);
     for (const [name, value] of Object.entries(changes)) {
@@ -32,7 +32,7 @@ export class Address {
     return query === "" ? this.path : `${this.path}?${query}`;
   }
 
-  // To another page of this site.
+  // Opens another page of this site.
   go(href: string): void {
     const move = () => {
       this.#hold = undefined;
@@ -43,7 +43,7 @@ export class Address {
     else this.#hold(move);
   }
 
-  // Back or Forward was pressed; a held page stays until its holder agrees.
+  // Follows Back and Forward. A held page stays until its holder calls `leave`.
   follow(): void {
     const wanted = location.href;
     if (this.#hold === undefined || location.pathname === this.path) {

@@ -1,4 +1,4 @@
-// What every part of the page can reach.
+// The objects that all components share.
 import { getContext, setContext } from "svelte";
 import type { Address } from "./address.svelte";
 import type { Api } from "../api/client";

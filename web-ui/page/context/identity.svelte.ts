@@ -1,17 +1,17 @@
-// Who is signed in, and what the server would refuse them: a control that it would refuse is not offered.
+// The signed-in identity, and why the server would reject its writes: such a control is not offered.
 import { Role } from "$wire/tokens_pb";
 import type { WhoAmIResponse } from "$wire/tokens_pb";
 import type { Names } from "../format/key";
 import type { Session } from "../api/session";
 
-// As docs/security.md has it.
+// As in docs/security.md.
 const NEEDED = { rule: Role.EDITOR, guard: Role.OPERATOR, kill: Role.OPERATOR, everything: Role.OPERATOR } as const;
 export type Written = keyof typeof NEEDED;
 
 export class Me {
   // Undefined = not known yet.
   who = $state.raw<WhoAmIResponse>();
-  // Nothing proves who it is, so it is asked.
+  // The server has no proof of the identity, so the UI asks for a name.
   readonly isUnknown: boolean = $derived(this.who !== undefined && this.who.principal === "");
 
   readonly #session: Session;
@@ -30,7 +30,7 @@ export class Me {
     this.who = undefined;
   }
 
-  // Why this may not be written; undefined = it may, or it is not known.
+  // Why a write would be rejected; undefined = it is allowed, or not known.
   refusal(what: Written, names?: readonly Names[]): string | undefined {
     const { who } = this;
     if (who?.tokensRequired !== true) return undefined;
@@ -48,7 +48,7 @@ function roleName(role: Role): string {
   return (Role[role] ?? "unknown").toLowerCase();
 }
 
-// A `*` in a key stands for every service, so only a `*` holds it.
+// `*` in a key stands for every service, so only a scope of `*` contains it.
 function within(scope: readonly string[], name: string): boolean {
   return scope.length === 0 || scope.some((each) => (each.endsWith("*") ? each === "*" || (name !== "*" && name.startsWith(each.slice(0, -1))) : each === name));
 }

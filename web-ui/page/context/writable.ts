@@ -1,9 +1,9 @@
-// Whether something can be changed now, and whether others were quicker.
+// Whether a change is possible now, and whether a concurrent change prevents it.
 import type { Names } from "../format/key";
 import type { Board } from "../feed/board.svelte";
 import type { Me, Written } from "./identity.svelte";
 
-// Why this cannot be changed; undefined = it can.
+// Why a change is not possible; undefined = it is.
 export function notWritable({ board, me }: { board: Board; me: Me }, what: Written, names?: readonly Names[]): string | undefined {
   switch (board.liveness) {
     case "down":
@@ -13,7 +13,7 @@ export function notWritable({ board, me }: { board: Board; me: Me }, what: Writt
     case "loading":
       return "No data received yet.";
     default:
-      // Kills are in force from the server's memory, and stored later.
+      // A kill takes effect from the server's memory and is stored later.
       if (what !== "kill" && board.fleet?.unacceptedStore) return "The store was replaced: only kill switches can be changed until an operator accepts it.";
       if (what !== "kill" && board.fleet?.staleSince) return "The store is not responding: only kill switches can be changed.";
       return me.refusal(what, names);

@@ -1,4 +1,4 @@
-// The stream as the components see it: the fleet, whether it is live, and its last quarter of an hour.
+// The stream as state for components: the fleet, its liveness, and the samples of the last 15 minutes.
 import { timestampMs } from "@bufbuild/protobuf/wkt";
 import type { Feed, Open } from "./open";
 import type { Event } from "./link";
@@ -9,10 +9,10 @@ import { fold, totals } from "./state";
 
 export type Liveness = "loading" | "live" | "late" | "down" | "locked";
 
-// Two messages missed: worth a mark, not yet an alarm.
+// Two missed messages.
 const LATE_AFTER_MS = 3_500;
 const MARK_MS = 5_000;
-// By the reason of a refusal. That there is no session at all is none of these.
+// By the reason in the server's error. A missing session has none of these.
 const ENDED: Partial<Record<string, string>> = {
   CREDENTIAL_ENDED: "You were signed out: your token was revoked or has expired.",
   TOKEN_INVALID: "You were signed out: your token was revoked.",
@@ -26,13 +26,13 @@ export class Board {
   samples = $state.raw<readonly Sample[]>([]);
   // Why there is no stream; undefined = there is one, or the first is being opened.
   downReason = $state<string>();
-  // The server wants to know who is asking.
+  // The server requires a sign-in.
   locked = $state(false);
-  // Why a session ended, as text; undefined = none, or signed out here.
+  // Why the session ended, as text; undefined = it did not, or by Sign out here.
   lockedWhy = $state<string>();
   // Of the data shown; undefined = there is none.
   ageMs = $state<number>();
-  // By how much the control plane's clock is ahead of this machine's.
+  // How far the control plane's clock is ahead of this machine's.
   aheadMs = $state(0);
   // Rules changed within the last seconds.
   marked = $state.raw<ReadonlyMap<string, number>>(new Map());
@@ -48,7 +48,7 @@ export class Board {
   #sampledAt = 0;
   #feed: Feed | undefined;
 
-  // Returns what ends it.
+  // Returns the function that ends it.
   start(open: Open): () => void {
     const feed = open((event) => { this.take(event); });
     this.#feed = feed;
@@ -59,7 +59,7 @@ export class Board {
     };
   }
 
-  // Who asks has changed.
+  // Reopens the stream with another identity.
   again(): void {
     this.#feed?.again();
   }
@@ -68,7 +68,7 @@ export class Board {
     this.locked = event.kind === "locked";
     if (event.kind === "message") this.lockedWhy = undefined;
     if (event.kind === "locked") {
-      // The request is repeated; the first response has the reason.
+      // The request is retried; only the first response has the reason.
       this.lockedWhy ??= ENDED[event.why];
       this.#forget();
       return;
@@ -83,7 +83,7 @@ export class Board {
     this.fleet = fleet;
     this.downReason = undefined;
     this.#receivedAt = performance.now();
-    // The first message of a stream may repeat an old one.
+    // The first message of a stream may contain an old time.
     if (!event.message.reset && fleet.asOf !== undefined) this.aheadMs = timestampMs(fleet.asOf) - Date.now();
     this.#recent.setPast(event.message.past);
     this.#sample(fleet, event.message.continued);
@@ -105,7 +105,7 @@ export class Board {
     this.#receivedAt = undefined;
   }
 
-  // The parts of one interval are one sample, which takes the place of those that had less of it.
+  // The parts of one interval form one sample: a later part replaces the sample of the earlier ones.
   #sample(fleet: Fleet, continued: boolean): void {
     if (!continued) this.#sampledAt = Date.now() / 1000;
     const { calls, attempts, errors } = totals(fleet.routes.values());

@@ -1,8 +1,8 @@
-// What is handed on of a message: of each rule no more than a row shows.
+// A message reduced to the values that the pages show: one row per rule.
 //
-// From the worker to a tab everything is copied, on the tab's main thread. A rule as it comes is some thirty objects
-// within each other, and ten thousand of them keep that thread a long while; as rows they take a twentieth of the time.
-// Who needs all of a rule asks the server for it.
+// A message is copied from the worker to each tab on the main thread of the tab. A rule has about thirty
+// nested objects, so copying ten thousand rules blocks that thread; rows take a twentieth of the time. The
+// rule editor requests the whole rule.
 import type { RuleView, WatchResponse } from "$wire/fleet_pb";
 import { Mode } from "$wire/policy_pb";
 import type { Names } from "../format/key";
@@ -10,7 +10,7 @@ import { attempts, backoff, breaker } from "../format/policy";
 
 export interface RuleRow extends Names {
   readonly mode: Mode;
-  // 0 = the rule does not say.
+  // 0 = not set.
   readonly maxAttempts: number;
   // As text.
   readonly attempts: string;

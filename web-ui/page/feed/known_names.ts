@@ -1,4 +1,4 @@
-// The names that routes are known by, for each part of a key: what a field offers while it is typed.
+// Names of known routes, as suggestions for each part of a key.
 import type { RouteStats } from "$wire/fleet_pb";
 import type { Names } from "../format/key";
 

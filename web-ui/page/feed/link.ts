@@ -1,7 +1,7 @@
-// Keeps one Watch stream to the server open, whatever happens to it.
+// Keeps one Watch stream open, through any failure.
 //
-// A dead link looks alive, so silence beyond a limit counts as an end. Waits between attempts grow and are
-// random, so that many pages do not come back to a restarted server at the same instant.
+// A broken connection may stay silent, so silence beyond a limit ends the stream. Waits between attempts grow
+// and are random, so that browsers do not reconnect to a restarted server at the same instant.
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import type { Transport } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "$gen/google/rpc/error_details_pb";
@@ -13,7 +13,7 @@ export type Event =
   | { readonly kind: "message"; readonly message: CompactMessage }
   // The stream has ended; a new one is opened after the wait.
   | { readonly kind: "down"; readonly reason: string; readonly waitMs: number }
-  // The server asks for a token. `why` = the reason of its refusal, as ErrorInfo has it.
+  // The server requires a sign-in. `why` = the reason in its error's ErrorInfo.
   | { readonly kind: "locked"; readonly why: string };
 
 export type Listener = (event: Event) => void;
@@ -23,23 +23,23 @@ const INTERVAL_S = 1n;
 const SILENCE_LIMIT_MS = 10_000;
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 8_000;
-// Another window may have signed in.
+// Another tab may sign in.
 const LOCKED_WAIT_MS = 15_000;
 
-// Ends a wait, and with `again` the stream too: who asks has changed.
+// Ends a wait; `again` also ends the stream, because the identity has changed.
 export class Wake extends EventTarget {
   again(): void {
     this.dispatchEvent(new Event("again"));
   }
 }
 
-// Half of the wait is sure, half is chance.
+// Half of the wait is fixed, half is random.
 export function waitMs(failures: number, random: number): number {
   const wait = Math.min(FIRST_WAIT_MS * 2 ** Math.max(failures - 1, 0), LONGEST_WAIT_MS);
   return wait / 2 + (wait / 2) * random;
 }
 
-// Runs until the signal; returns only then.
+// Returns after the signal.
 export async function keepOpen(
   transport: Transport,
   listener: Listener,
@@ -126,7 +126,7 @@ function textOf(error: ConnectError): string {
   return `${Code[error.code]}: ${error.rawMessage}`;
 }
 
-// Ends early when the browser is online again, when it is woken, or when the signal comes.
+// Ends early if the browser is online again, on `again`, and on the signal.
 function pause(ms: number, signal: AbortSignal, wake: Wake): Promise<void> {
   return new Promise((resolve) => {
     const done = () => {

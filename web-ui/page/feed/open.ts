@@ -1,10 +1,10 @@
-// Brings the stream into this tab: through the shared worker, or by a stream of its own where the browser
-// has no shared workers or refuses this one.
+// Opens the stream in this tab: through the shared worker, or directly if the browser supports no shared
+// worker.
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { keepOpen, Wake } from "./link";
 import type { Event, Listener } from "./link";
 
-// The stream as a tab holds it.
+// The open stream of a tab.
 export interface Feed {
   readonly close: () => void;
   // The identity has changed: the stream is reopened for all tabs.

@@ -1,29 +1,28 @@
-// The last quarter of an hour for charts: samples of this page per second, and the server's spans of ten seconds
-// before them and in their gaps. No clock of its own.
+// Samples of the last 15 minutes for charts: one per second from this tab, and the server's spans of ten
+// seconds for the time before and for gaps. Has no clock of its own.
 import { create } from "@bufbuild/protobuf";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import { PastSchema } from "$wire/fleet_pb";
 import type { Past, RouteStats } from "$wire/fleet_pb";
 import { toMs } from "../format/time";
 
-// Of a route, or of all of them together. Undefined = not known.
+// A sample of a route, or of all routes together. Undefined = unknown.
 export interface Sample {
   // Seconds since the epoch, by this machine's clock.
   readonly at: number;
   readonly callsPerS: number | undefined;
   readonly attemptsPerS: number | undefined;
-  // Failed calls / calls; undefined also where there were no calls.
+  // Failed calls / calls; undefined without calls.
   readonly errorShare: number | undefined;
-  // Of a route only.
+  // Of single routes only.
   readonly p50Ms?: number | undefined;
   readonly p99Ms?: number | undefined;
 }
 
-// The longest window of a chart and a little more, so that its line enters from outside.
+// The longest window of a chart, with a margin so that its line enters from outside.
 export const PAST_S = 910;
 const SPAN_S = 10;
-// Further apart than this nothing was heard in between: the line breaks. The latest span that the server can tell lies
-// back by the time that reports take.
+// A longer gap breaks the line. The latest span of the server is older by the delay of reports.
 const APART_S = 30;
 
 export function sampleOf(route: RouteStats | undefined, at: number): Sample {
@@ -38,7 +37,7 @@ export function sampleOf(route: RouteStats | undefined, at: number): Sample {
   };
 }
 
-// Undefined also where there were no calls.
+// Undefined without calls.
 export function amplificationOf({ callsPerS = 0, attemptsPerS }: Sample): number | undefined {
   return callsPerS > 0 && attemptsPerS !== undefined ? attemptsPerS / callsPerS : undefined;
 }
@@ -47,7 +46,7 @@ export function secondsOf(at: Timestamp | undefined): number {
   return at === undefined ? 0 : Number(at.seconds) + at.nanos / 1e9;
 }
 
-// With what is now as the last span, once that is due: rates are taken over as long.
+// Appends the present as a span, once one is due: rates cover as long.
 export function withSpan(past: readonly Past[], routes: Iterable<RouteStats>, asOf: Timestamp | undefined): readonly Past[] {
   const now = secondsOf(asOf);
   const last = past.at(-1);
@@ -67,19 +66,20 @@ export class Recent {
   #own: readonly Sample[] = [];
   #past: readonly Past[] = [];
 
-  // Sets the server's samples of the time before; `[]` = no new ones.
+  // Sets the samples of the server; `[]` = no new ones.
   setPast(past: readonly Past[]): void {
     if (past.length > 0) this.#past = past;
   }
 
-  // With what is now; the server's clock is ahead of this machine's by `aheadS`. Time never runs backwards.
+  // Adds a sample. The server's clock is ahead of this machine's by `aheadS`. Drops samples that are not older, as after a clock was set
+  // back.
   add(sample: Sample, aheadS: number): readonly Sample[] {
     this.#own = [...this.#own.filter(({ at }) => at > sample.at - PAST_S && at < sample.at), sample];
     const past = this.#past.map((span) => sampleOfSpan(span, aheadS)).filter(({ at }) => at > sample.at - PAST_S && this.#isNews(at));
     return withGaps([...past, ...this.#own].sort((a, b) => a.at - b.at), new Set(past));
   }
 
-  // Samples of this page are finer.
+  // Samples of this tab are finer.
   #isNews(until: number): boolean {
     return !this.#own.some(({ at }) => at > until - SPAN_S && at <= until) && until < (this.#own.at(-1)?.at ?? Infinity);
   }
@@ -96,7 +96,7 @@ function sampleOfSpan({ until, callsPerS, attemptsPerS, failedPerS, p50, p99 }: 
   };
 }
 
-// Between two spans of the server nothing is missing unless one of them is.
+// Consecutive spans of the server have no gap between them.
 function withGaps(samples: readonly Sample[], past: ReadonlySet<Sample>): Sample[] {
   return samples.flatMap((sample, index) => {
     const next = samples[index + 1];

@@ -1,7 +1,7 @@
-// State of the page: all messages of the stream so far, folded into one value.
+// All messages of the stream folded into one value.
 //
-// A pure reducer over what is told, so that a tab, the shared worker and the tests agree. It keeps no
-// clock: what is new is found by comparing with the value before.
+// A pure reducer, shared by tabs, the worker and tests. It has no clock: changes are found by comparison with
+// the value before.
 import { create } from "@bufbuild/protobuf";
 import { WatchResponseSchema } from "$wire/fleet_pb";
 import type { Past, RouteStats, WatchResponse } from "$wire/fleet_pb";
@@ -17,26 +17,26 @@ export interface Fleet {
   readonly clients: number;
   readonly asOf: WatchResponse["asOf"];
   readonly staleSince: WatchResponse["staleSince"];
-  // The store holds other data than the server knew, which no operator has accepted.
+  // The store contains other data than the server knew, and no operator has accepted it.
   readonly unacceptedStore: WatchResponse["unacceptedStore"];
-  // Clients that hold more than the store.
+  // Clients with rules that the store lacks.
   readonly heldClients: number;
   readonly window: WatchResponse["window"];
   readonly routes: ReadonlyMap<string, RouteStats>;
   readonly rules: ReadonlyMap<string, RuleRow>;
-  // Recent samples of all routes together, for tabs that join later.
+  // Samples of all routes together, for tabs that open later.
   readonly past: readonly Past[];
-  // All that are in force.
+  // In force.
   readonly kills: readonly KillSwitch[];
-  // Whose clients' figures are missing.
+  // Replicas whose clients are missing from the statistics.
   readonly missingReplicas: readonly string[];
-  // The last message was the first of its stream or continued it: its content is not new.
+  // The last message was the first of its stream, or continued it: its content is not new.
   readonly first: boolean;
-  // Rules whose setting or delivery the last message changed.
+  // Rules whose settings or delivery the last message changed.
   readonly changed: readonly string[];
 }
 
-// The first message of a stream has reset; messages before one are dropped.
+// The first message of a stream has `reset`; messages before it are dropped.
 export function fold(before: Fleet | undefined, message: CompactMessage): Fleet | undefined {
   if (before === undefined && !message.reset) return undefined;
   const base = message.reset ? undefined : before;
@@ -61,7 +61,7 @@ export function fold(before: Fleet | undefined, message: CompactMessage): Fleet 
   };
 }
 
-// The same object if nothing changes, so that nothing is sorted or rendered again.
+// Returns the same object if nothing changes, so that nothing is sorted or rendered again.
 function changed<Row>(
   before: ReadonlyMap<string, Row> = new Map(),
   gone: readonly Names[],
@@ -75,7 +75,7 @@ function changed<Row>(
   return rows;
 }
 
-// The message that brings a newcomer to the same state.
+// Returns the message that produces this state in a new tab.
 export function asReset(fleet: Fleet): CompactMessage {
   const message = create(WatchResponseSchema, {
     reset: true,

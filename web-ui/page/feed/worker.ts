@@ -1,7 +1,7 @@
-// One stream for all tabs.
+// One stream for all tabs, in a shared worker.
 //
-// Over HTTP/1.1 a browser opens six connections per origin: a stream per tab would leave none for the
-// seventh. A tab that joins late is told everything first. Messages are plain objects and cross as they are.
+// Over HTTP/1.1 a browser opens six connections per origin: with a stream per tab, the seventh tab has none.
+// A tab that opens later first receives the whole state.
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import type { Event } from "./link";
 import { keepOpen, Wake } from "./link";
@@ -16,7 +16,7 @@ interface PortEvent extends globalThis.Event {
 
 const tabs = new Set<MessagePort>();
 let fleet: Fleet | undefined;
-// Why there is no stream, where there is none.
+// The last event, if there is no stream.
 let absent: Event | undefined;
 const wake = new Wake();
 let stream: AbortController | undefined;
@@ -51,7 +51,7 @@ function relay(event: Event): void {
   for (const tab of tabs) tab.postMessage(event);
 }
 
-// The last one closes the stream: what the worker knows would only grow old.
+// The last tab closes the stream and clears the state.
 function leave(tab: MessagePort): void {
   tabs.delete(tab);
   if (tabs.size > 0) return;

@@ -2,7 +2,7 @@
 import { Fate } from "$wire/distribution_pb";
 import type { FateRate } from "$wire/fleet_pb";
 
-// Those whose names on the wire are no words.
+// Fates whose wire name is not readable.
 const FATES: Partial<Record<Fate, string>> = {
   [Fate.OK_AFTER_RETRY]: "ok after a retry",
   [Fate.OK_BY_HEDGE]: "ok by a hedge",
@@ -23,7 +23,7 @@ export function fateName(fate: Fate): string {
   return FATES[fate] ?? (Fate[fate] ?? `fate ${fate}`).toLowerCase().replaceAll("_", " ");
 }
 
-// The most frequent first. Several would-be fates of observed calls come with "would".
+// The most frequent first. Would-be fates of observed calls are separate entries.
 export function topFates(fates: readonly FateRate[], most: number): FateRate[] {
   return fates.filter((fate) => fate.perS > 0).sort((a, b) => b.perS - a.perS).slice(0, most);
 }

@@ -7,7 +7,7 @@ export interface Names {
   readonly calleeMethod: string;
 }
 
-// One text per route key or pattern. No name holds a space.
+// One text per key. Names contain no spaces.
 export function keyText(key: Names | undefined): string {
   if (key === undefined) return "";
   return `${key.callerService} ${key.callerCluster} ${key.calleeService} ${key.calleeMethod}`;

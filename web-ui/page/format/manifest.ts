@@ -1,4 +1,5 @@
-// Messages in the words of manifests, as the command line writes them: snake_case, short names, human durations.
+// Messages in the format of manifests, as the command line writes them: snake_case, short names, durations
+// with units.
 //
 // Uses the message's descriptor, so a new field of the wire needs no change here.
 import { ScalarType } from "@bufbuild/protobuf";
@@ -17,7 +18,7 @@ export function plain(message: ReflectMessage): Plain {
     else if (field.fieldKind === "list") result[field.name] = [...message.get(field)].map((item) => listed(field, item));
     else result[field.name] = scalar(field, message.get(field));
   }
-  // A list of codes is written as the list that it is.
+  // A list of codes is written as a bare list.
   return isBareList(message.desc) ? (result["codes"] ?? []) : result;
 }
 
@@ -29,7 +30,7 @@ export function isBareList({ typeName }: DescMessage): boolean {
   return typeName === "damper.v1.CodeList";
 }
 
-// What is written as one word: times and durations.
+// Times and durations are scalars.
 export function isLeaf({ typeName }: DescMessage): boolean {
   return typeName === "google.protobuf.Duration" || typeName === "google.protobuf.Timestamp";
 }
@@ -47,7 +48,7 @@ export function scalar(field: DescField, value: unknown): string | number | bool
   return field.scalar === ScalarType.BOOL ? value === true : (value as string | number);
 }
 
-// Nothing is rounded.
+// Exact, not rounded.
 export function exact({ seconds, nanos }: Duration): string {
   const us = seconds * 1_000_000n + BigInt(Math.trunc(nanos / 1000));
   if (us === 0n) return "0ms";
@@ -78,7 +79,7 @@ export function yaml(value: Plain, indent = ""): string {
     .join("");
 }
 
-// In quotes unless it can be nothing but text.
+// Quoted unless it is unambiguously a string.
 function word(value: string | number | boolean): string {
   if (typeof value !== "string") return String(value);
   const isPlain = /^(?:[A-Za-z0-9]|-(?=[A-Za-z]))[\w./ *-]*$/.test(value) && !/^(true|false|null|yes|no|on|off|y|n|[\d._+-]+(e[\d+-]+)?|0[xo].*)$/i.test(value) && value === value.trim();

@@ -1,7 +1,7 @@
 // Numbers as text: rates, counts, shares, amplification.
 export const NONE = "–";
 
-// From here on an amplification is marked.
+// Higher amplifications are marked.
 export const HIGH_AMPLIFICATION = 1.5;
 
 export function rate(perS: number): string {
@@ -9,7 +9,7 @@ export function rate(perS: number): string {
   return perS.toFixed(perS > 0 && perS < 0.095 ? 2 : 1);
 }
 
-// A count of things, wherever one is shown: 10,000. Revisions are names and have no separators.
+// A count with separators: 10,000. Revisions have none.
 export function whole(count: number | bigint): string {
   return count.toLocaleString("en");
 }
@@ -19,7 +19,7 @@ export function some(count: number | bigint, one: string, many = `${one}s`): str
   return `${whole(count)} ${Number(count) === 1 ? one : many}`;
 }
 
-// How many of how many; one figure where it is all.
+// "3 of 12"; one number if both are equal.
 export function counted(found: number | bigint, all: number | bigint): string {
   return found === all ? whole(all) : `${whole(found)} of ${whole(all)}`;
 }
@@ -28,17 +28,18 @@ export function times(amplification: number | undefined): string {
   return amplification === undefined || amplification === 0 ? NONE : `×${amplification.toFixed(2)}`;
 }
 
-// Calls and attempts are counted when they end, so at the edges of a window there can be a few attempts too many.
+// Calls and attempts are counted when they end, so a window can contain a few attempts more than its calls
+// allow.
 const AT_THE_EDGES = 1.05;
 
-// A measured amplification next to its bound.
+// A measured amplification, not above its bound by mere counting.
 export function timesWithin(amplification: number | undefined, most: number | bigint | undefined): string {
   const bound = Number(most ?? 0);
   const isTooMany = amplification !== undefined && amplification > bound && amplification <= bound * AT_THE_EDGES;
   return times(isTooMany ? bound : amplification);
 }
 
-// So much more than the bound is of a time when another rule was in force.
+// The excess is too large for counting: an earlier rule allowed more.
 export function isOver(amplification: number, most: number): boolean {
   return amplification > most * AT_THE_EDGES;
 }
@@ -53,12 +54,12 @@ export function share(part: number): string {
   return `${(part * 100).toFixed(part < 0.9995 ? 1 : 0)} %`;
 }
 
-// Nothing is known of the chain where no caller serves requests.
+// Unknown if no caller serves requests.
 export function coverage(part: number, routes: readonly { readonly totalServingCalls: bigint }[]): string {
   return routes.some(({ totalServingCalls }) => totalServingCalls > 0n) ? share(part) : "–";
 }
 
-// Three digits.
+// Rounds to three digits.
 export function trim(value: number): string {
   return Number(value.toPrecision(3)).toString();
 }

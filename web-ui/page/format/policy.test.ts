@@ -13,14 +13,14 @@ test("a policy that leaves settings out names no number of its own", () => {
   expect([attempts(once), backoff(once), breaker(once)]).toEqual(["1", "sent once", "off"]);
 });
 
-test("backoffs in words", () => {
+test("backoffs as text", () => {
   const delay = { nanos: 100_000_000 };
   const fixed = retrying({ backoff: { kind: { case: "fixed", value: { delay, jitter: Jitter.PLUS_MINUS, jitterShare: 0.2 } } } });
   const random = retrying({ backoff: { kind: { case: "random", value: { min: delay, max: { seconds: 1n } } } } });
   expect([backoff(fixed), backoff(random)]).toEqual(["fixed 100 ms, ±20 %", "random 100 ms to 1 s"]);
 });
 
-test("the longer backoffs, hedges and the retry breaker in words", () => {
+test("other backoffs, hedges and the retry breaker as text", () => {
   const ms = (n: number) => ({ nanos: n * 1_000_000 });
   const waits = (kind: object) => backoff(retrying({ backoff: { kind } }));
   const shorter = { seconds: 0n, nanos: -5_000_000 };

@@ -30,7 +30,7 @@ export function backoff(policy: Policy | undefined): string {
   return policy.retry.backoff === undefined ? "default" : kindOfBackoff(policy.retry.backoff);
 }
 
-// A part of a kind with `max` and a random part.
+// A kind of backoff with `max` and jitter.
 interface Growing {
   max?: Duration | undefined;
   jitter: Jitter;

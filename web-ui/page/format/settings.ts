@@ -1,8 +1,9 @@
-// The settings of a rule, guard, kill or token one by one, and which of them differ between versions of it.
+// The settings of a rule, guard, kill or token as a list, and the differences between versions.
 //
-// They are named and written as in a manifest ("policy.retry.max_attempts", "250ms", "UNAVAILABLE"), found by walking
-// the message's own description, so that a new field of the wire shows up by itself. What the server sets (revision,
-// time, author) is no setting. Compared is what was said: leaving out a default and saying it are two versions.
+// Paths and values are those of a manifest ("policy.retry.max_attempts", "250ms", "UNAVAILABLE"). They are
+// found through the message's descriptor, so a new field of the wire needs no change here. Values set by the
+// server (revision, time, author) are no settings. A default that is written out differs from one that is
+// left out.
 import type { DescField, DescMessage } from "@bufbuild/protobuf";
 import { reflect } from "@bufbuild/protobuf/reflect";
 import type { ReflectMessage } from "@bufbuild/protobuf/reflect";
@@ -38,28 +39,28 @@ export interface Setting {
   readonly about: string;
 }
 
-// In the order of the wire.
+// In the order of the fields on the wire.
 export function settings(of: Settable): Setting[] {
   const found: Setting[] = [];
   walk(reflect(SCHEMAS[of.$typeName], of), "", found, NO_SETTING);
   return found;
 }
 
-// One that this server cannot read has only its key and revision.
+// A rule or guard that this server cannot read has only its key and revision.
 export function isReadable(of: Settable): boolean {
   return of.$typeName !== "damper.v1.Rule" && of.$typeName !== "damper.v1.Guard" || settings(of).some(({ path }) => path !== "owner");
 }
 
 export interface Differing {
   readonly path: string;
-  // One for each version; undefined = not set there.
+  // One per version; undefined = not set.
   readonly values: readonly (string | undefined)[];
-  // What that means in each version; empty = the wire does not say, or it is set.
+  // The meaning of "not set" in each version; empty = unknown, or it is set.
   readonly unset: readonly string[];
   readonly about: string;
 }
 
-// Exactly the settings that are not the same in all versions. A version that is undefined does not exist.
+// The settings that differ between versions. An undefined version does not exist.
 export function differing(versions: readonly (Settable | undefined)[]): Differing[] {
   const sides = versions.map((of) => (of === undefined ? [] : settings(of)));
   const maps = sides.map((side) => new Map(side.map((setting) => [setting.path, setting])));
@@ -74,7 +75,7 @@ export function differing(versions: readonly (Settable | undefined)[]): Differin
   });
 }
 
-// What an absent value means, in the words of the wire: from "1 to 10, default 3." comes "default 3".
+// The meaning of an absent value from the comment: "1 to 10, default 3." gives "default 3".
 export function unsetMeans(about: string): string {
   const [, fallback, absent] = /(?:\bdefault (.+?)|\babsent = (.+?))(?=[,;:]|\.(?:\s|$)|$)/i.exec(about) ?? [];
   if (fallback !== undefined) return `default ${fallback}`;
@@ -87,13 +88,13 @@ function isFrame(path: string, values: readonly (string | undefined)[], maps: re
   return maps.some((map, at) => values[at] === undefined && [...map.keys()].some((other) => other.startsWith(`${path}.`)));
 }
 
-// The default holds only where that is what it is a part of.
+// The default applies only within a parent that exists.
 function isWithin(path: string, map: ReadonlyMap<string, Setting>): boolean {
   const parent = path.slice(0, path.lastIndexOf("."));
   return [...map.keys()].some((other) => other === parent || other.startsWith(`${parent}.`));
 }
 
-// All paths, each at the place that the wire gives it.
+// All paths in the order of the wire.
 function placed(sides: readonly (readonly Setting[])[]): string[] {
   const order: string[] = [];
   for (const side of sides) {
@@ -135,7 +136,7 @@ function walk(message: ReflectMessage, before: string, found: Setting[], without
 function nested(value: ReflectMessage, path: string, about: string, found: Setting[]): void {
   const { desc } = value;
   if (isLeaf(desc)) {
-    // A time is read here, not copied into a manifest.
+    // Times are shown in local format, because manifests do not contain them.
     const isTime = desc.typeName === "google.protobuf.Timestamp";
     found.push({ path, about, value: isTime ? when(value.message as Timestamp) : leaf(value) });
     return;
@@ -145,7 +146,7 @@ function nested(value: ReflectMessage, path: string, about: string, found: Setti
   if (found.length === size) found.push({ path, about, value: isBareList(desc) ? "[]" : THERE });
 }
 
-// A list of codes is written as the list that it is.
+// A list of codes is written as a bare list.
 function pathOf(desc: DescMessage, field: DescField, before: string): string {
   if (isBareList(desc)) return before;
   return before === "" ? field.name : `${before}.${field.name}`;

@@ -17,6 +17,6 @@ test.each([
   expect(span({ $typeName: "google.protobuf.Duration", ...duration })).toBe(words);
 });
 
-test("ages are told in whole seconds, minutes, hours", () => {
+test("ages have whole seconds, minutes and hours", () => {
   expect([900, 61_000, 3_700_000].map(age)).toEqual(["0 s", "1 min 1 s", "1 h 1 min"]);
 });

@@ -8,17 +8,18 @@ import type { Flow, Root } from "../statistics/failing";
 import type { Arc } from "./topology";
 
 export interface SeenEdge extends Arc, Flow {
-  // Of both services; no name holds a space.
+  // "caller callee". Names contain no spaces.
   readonly name: string;
   readonly edge: Edge;
-  // Those that the page knows, by name.
+  // Known routes between the two, by name.
   readonly routes: readonly RouteStats[];
   readonly high: boolean;
   readonly killed: boolean;
-  // So much fails on it that it deserves the eye; and nothing below explains it: failures start at its callee.
+  // A high share of its calls fails; `atRoot`: no failure downstream explains it, so failures start at its
+  // callee.
   readonly failing: boolean;
   readonly atRoot: boolean;
-  // On the worst path, as measured and by the rules in force.
+  // On the path with the highest amplification, as measured and as the rules allow.
   readonly onMeasured: boolean;
   readonly onPossible: boolean;
 }
@@ -72,7 +73,7 @@ export function steps(path: readonly string[]): string[] {
   return path.slice(1).map((to, at) => edgeName(path[at] ?? "", to));
 }
 
-// Where a press on an edge leads: to its route, or to all routes between the two where there are several.
+// The link of an edge: its route, or the filtered list if there are several.
 export function edgeHref({ from, to, routes }: SeenEdge): string {
   const [only] = routes;
   if (only !== undefined && routes.length === 1) return hrefOf("/route", only.key);
@@ -84,12 +85,12 @@ export function shapeOf(edges: readonly SeenEdge[]): string {
   return edges.map(({ name }) => name).sort().join("\n");
 }
 
-// More than these cannot be distinguished on a screen.
+// Larger pictures are not readable.
 export const MOST_SERVICES = 120;
 export const MOST_EDGES = 360;
 
-// What is drawn: everything, or where that is too much where failures start, the worst paths, what is repeated most,
-// and no more.
+// The edges to draw. Of a large graph: where failures start, the paths with the highest amplification, then
+// the most retries.
 export function drawable(edges: readonly SeenEdge[]): readonly SeenEdge[] {
   const services = new Set(edges.flatMap(({ from, to }) => [from, to]));
   if (services.size <= MOST_SERVICES && edges.length <= MOST_EDGES) return edges;

@@ -1,4 +1,4 @@
-// The service that an arrow key leads to: along the calls, or to the neighbour in the same layer. Pure.
+// The service that an arrow key selects: along the calls, or the neighbour in the layer. Pure.
 import type { Direction, Layout, Placed } from "./layout";
 
 const STEPS: Record<Direction, Record<string, "callee" | "caller" | "next" | "previous">> = {
@@ -6,7 +6,7 @@ const STEPS: Record<Direction, Record<string, "callee" | "caller" | "next" | "pr
   down: { ArrowDown: "callee", ArrowUp: "caller", ArrowRight: "next", ArrowLeft: "previous" },
 };
 
-// Undefined = the key leads nowhere from here.
+// Undefined = no service in this direction.
 export function neighbour({ nodes, lines }: Layout, direction: Direction, from: string, key: string): string | undefined {
   const here = nodes.find(({ name }) => name === from);
   const step = STEPS[direction][key];

@@ -1,14 +1,14 @@
-// Where the words on lines are put: on the line, off services, off each other, and off other lines as far as there is room.
+// Positions of labels: on their line, off services and other labels, and off other lines where possible.
 //
-// Places go by the drawing and by which lines have words, not by what is written, so that no figure moves a word.
+// Positions depend on the drawing and on which lines have labels, not on their texts, so that no update moves
+// a label.
 import type { Box, Line, Placed, Point } from "./layout";
 
-// How far along the line; the middle is best.
+// Positions along the line; the middle is best.
 const ALONG = [0.5, 0.45, 0.55, 0.4, 0.6, 0.35, 0.65, 0.3, 0.7, 0.25, 0.75, 0.2, 0.8, 0.15, 0.85];
 
-// The middle of each line's word, for words that take such a box, on a drawing with these lines. Of the free places it
-// is the one that hides the fewest other lines. Where no place is free it lies in the middle of the line all the same: of
-// many lines few are labelled at once.
+// The centre of each label of this size. Of the free positions it takes the one that hides the fewest other
+// lines. Without a free position the label lies in the middle: of many lines few are labelled at once.
 export function labels(lines: readonly Line[], nodes: readonly Placed[], size: { width: number; height: number }, drawn = lines): Point[] {
   const taken: Box[] = [...nodes];
   const traces = drawn.map((line) => ({ line, whole: boxOf(line.points), steps: line.points.slice(1).map((point, at) => boxOf([line.points[at] ?? point, point])) }));
@@ -37,7 +37,7 @@ export function overlap(a: Box, b: Box): boolean {
   return a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
 }
 
-// The point after a share of the line's length.
+// The point at a share of the length of the line.
 function at({ points }: Line, share: number): Point {
   const steps = points.slice(1).map((point, index) => {
     const before = points[index] ?? point;

@@ -2,9 +2,10 @@
 // crossings, lines as straight as the order allows.
 //
 // After Sugiyama, Tagawa and Toda (1981): circles are opened (graph.ts), a line over several layers gets a place in
-// each of them, places are ordered by the mean of their neighbours' until crossings no longer fall, and then moved
-// towards their neighbours without ever overlapping: the least-squares answer under fixed order and distance, by
-// pooling adjacent violators. Pure and the same for the same edges, so that no poll moves anything.
+// After Sugiyama, Tagawa and Toda (1981): cycles are opened (topology.ts); a line over several layers gets a
+// place in each of them; places are ordered by the mean of their neighbours until crossings no longer fall,
+// and then moved towards their neighbours without overlap: the least-squares solution under fixed order and
+// distance, by pooling adjacent violators. Pure; the same edges give the same picture.
 import { backward, layers, services } from "./topology";
 import type { Arc } from "./topology";
 
@@ -239,7 +240,7 @@ function settle(rows: readonly Place[][], size: (place: Place) => number, gap: n
   }
 }
 
-// The values nearest to those wanted (by squares) that keep the order and the gaps.
+// The values nearest to the wanted ones (by squares) that keep the order and the gaps.
 export function spread(wanted: readonly number[], weights: readonly number[], gaps: readonly number[]): number[] {
   let offset = 0;
   const offsets = wanted.map((_, at) => (offset += at === 0 ? 0 : (gaps[at - 1] ?? 0)));

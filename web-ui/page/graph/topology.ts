@@ -1,8 +1,7 @@
-// Who calls whom as a graph: circles by their names, which edges are turned round so that the rest runs one way, and
-// how far to the right each service stands.
+// The call graph: its cycles, the edges that are drawn backwards, and the layer of each service.
 //
-// Pure, and in the order of names wherever there is a choice: the same edges give the same picture on every machine
-// and after every poll. Only the edges count, never the figures on them.
+// Pure, and in the order of names at every choice: the same edges give the same picture on every machine and
+// after every poll. Statistics do not matter.
 
 // From the caller to the callee.
 export interface Arc {
@@ -16,7 +15,7 @@ export function services(arcs: readonly Arc[]): string[] {
   return [...new Set(arcs.flatMap(({ from, to }) => [from, to]))].sort(byName);
 }
 
-// Of each service those that it calls, by name.
+// The callees of each service, by name.
 function leaving(arcs: readonly Arc[]): Map<string, string[]> {
   const callees = new Map(services(arcs).map((name): [string, string[]] => [name, []]));
   for (const { from, to } of arcs) callees.get(from)?.push(to);
@@ -24,8 +23,8 @@ function leaving(arcs: readonly Arc[]): Map<string, string[]> {
   return callees;
 }
 
-// A shortest circle through each service that is on one; a circle is named once, from its first name on, without
-// coming back to it.
+// A shortest cycle through each service that is on one. A cycle starts at its first name, is listed once and
+// does not repeat that name at its end.
 export function circles(arcs: readonly Arc[]): string[][] {
   const core = withoutEnds(arcs);
   const callees = leaving(core);
@@ -40,7 +39,7 @@ export function circles(arcs: readonly Arc[]): string[][] {
   return found;
 }
 
-// Services without callers or without callees are on no cycle; nor are those that only they connect.
+// Services without callers or without callees are on no cycle.
 function withoutEnds(arcs: readonly Arc[]): readonly Arc[] {
   for (;;) {
     const callers = new Set(arcs.map(({ from }) => from));
@@ -74,8 +73,8 @@ function wayTo(end: string, start: string, cameFrom: ReadonlyMap<string, string>
   return way;
 }
 
-// The arcs that close a circle, seen from where requests come in: those are drawn backwards. Calls of a service to
-// itself are none of them.
+// The arcs that close a cycle, seen from the services where requests enter. Calls of a service to itself are
+// not among them.
 export function backward(arcs: readonly Arc[]): Set<Arc> {
   const between = arcs.filter(({ from, to }) => from !== to);
   const called = new Set(between.map(({ to }) => to));
@@ -98,8 +97,8 @@ export function backward(arcs: readonly Arc[]): Set<Arc> {
   return turned;
 }
 
-// How many steps each service stands from the left: right of all its callers. Who is called by nobody stands just
-// before the first that it calls, so that lines stay short.
+// The layer of each service: right of all its callers. A service without callers stands directly before its
+// first callee, so that lines stay short.
 export function layers(arcs: readonly Arc[]): Map<string, number> {
   const turned = backward(arcs);
   const forward = arcs
@@ -108,7 +107,7 @@ export function layers(arcs: readonly Arc[]): Map<string, number> {
   const names = services(arcs);
   const at = new Map(names.map((name): [string, number] => [name, 0]));
   const layer = (name: string) => at.get(name) ?? 0;
-  // At most as many rounds as the longest way has steps.
+  // At most as many rounds as the longest path has steps.
   for (let moved = true; moved;) {
     moved = false;
     for (const { from, to } of forward) {

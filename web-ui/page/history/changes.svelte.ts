@@ -1,10 +1,10 @@
-// A page of changes, newest first. The server searches only so far for one answer, so a page is asked for in steps.
+// A page of changes, newest first. The server limits the search per request, so a page may take several.
 import type { Change, ChangeFilter } from "$wire/history_pb";
 import { problemOf } from "../api/client";
 import type { Api, Problem } from "../api/client";
 
 export const PAGE = 50;
-// Steps without confirmation, at 4096 changes each.
+// Requests without confirmation, of 4096 changes each.
 const STEPS = 8;
 
 export class Changes {
@@ -12,9 +12,9 @@ export class Changes {
   problem = $state.raw<Problem>();
   asking = $state(false);
   newest = $state(0n);
-  // The oldest revision that can be gone back to.
+  // The oldest revision that a rollback can reach.
   oldest = $state(0n);
-  // There is more to search; empty = that is all.
+  // Token of the next page; empty = the end.
   next = $state("");
 
   readonly #api: Api;
@@ -25,7 +25,7 @@ export class Changes {
     this.#api = api;
   }
 
-  // What is shown stays until there is an answer.
+  // The current list stays until the response arrives.
   async ask(filter: ChangeFilter): Promise<void> {
     this.#filter = filter;
     await this.#search([], "");

@@ -1,7 +1,7 @@
-// What there is as a file: the record of all changes, and all rules and guards at a revision.
+// Downloads: the audit log, and all rules and guards at a revision.
 //
-// The files are those that the command line makes (`damper audit export`, `damper export`), so `damper import` and
-// `damper apply -f` read them back.
+// The files equal those of the command line (`damper audit export`, `damper export`), so `damper import` and
+// `damper apply -f` read them.
 import { reflect } from "@bufbuild/protobuf/reflect";
 import { ChangeSchema } from "$wire/history_pb";
 import type { ChangeFilter, Object$ } from "$wire/history_pb";
@@ -45,7 +45,7 @@ export async function table(api: Api, revision: bigint | undefined, signal: Abor
     }
     progress(count);
   }
-  // A part must not be taken for the whole: importing it would remove the rest.
+  // An incomplete export must fail: its import would delete the rest.
   if (BigInt(count) !== total) throw new Error(`The export is incomplete: ${count} of ${total} objects received.`);
   return { name: `damper-revision-${at}.yaml`, type: "application/yaml", parts };
 }
@@ -67,6 +67,6 @@ export function save({ name, type, parts }: File): void {
   link.href = url;
   link.download = name;
   link.click();
-  // The browser has taken it by then; what is kept longer is memory.
+  // The browser has read it by then.
   setTimeout(() => { URL.revokeObjectURL(url); }, 10_000);
 }

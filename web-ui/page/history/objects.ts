@@ -27,7 +27,7 @@ export function nameOf(key: ObjectKey | undefined): string {
   return typeof value === "string" ? value : keyText(value);
 }
 
-// A token is known by its name; the key has its id only.
+// A token has a name; its key contains only the id.
 export function titleOf({ key, before, after }: ObjectChange): string {
   const token = [after, before].map((object) => object?.kind).find((kind) => kind?.case === "token")?.value;
   return token === undefined ? nameOf(key) : `${token.name} (${token.id})`;
@@ -38,7 +38,7 @@ export function patternOf(key: ObjectKey | undefined): Pattern | undefined {
   return typeof value === "string" ? undefined : value;
 }
 
-// Kills belong to their incident, and tokens are never made again.
+// Kills end with their incident; a revoked token stays revoked.
 export function canGoBack(key: ObjectKey | undefined): boolean {
   return key?.kind.case === "rule" || key?.kind.case === "guard";
 }
@@ -58,17 +58,18 @@ export function verbOf({ key, before, after }: ObjectChange): string {
   return VERBS[kindOf(key)][before === undefined ? 0 : after === undefined ? 2 : 1];
 }
 
-// Who made a change: what is proven comes before what is declared. What came from no address is the server's own.
+// The author of a change: the proven identity before the declared name. A change without an address is by the
+// server.
 export function whoOf({ author, principal, peer }: Change): string {
   return principal || author || (peer === "" ? "the server" : "unknown");
 }
 
-// The name that is declared, where another one is proven; empty = there is none.
+// The declared name, if the proven one differs; else empty.
 export function declaredOf({ author, principal }: Change): string {
   return principal === "" || author === "" || principal.startsWith(`token ${author} (`) ? "" : `as ${author}`;
 }
 
-// How long before, in one unit.
+// The time since, in one unit.
 export function ago(at: { seconds: bigint } | undefined, now: number): string {
   if (at === undefined || now === 0) return "";
   const s = Math.max(now - Number(at.seconds), 0);
@@ -78,7 +79,7 @@ export function ago(at: { seconds: bigint } | undefined, now: number): string {
   return `${Math.floor(s / 86_400)} days ago`;
 }
 
-// The page about it; undefined = there is none.
+// The page of the object; undefined = none.
 export function pageOf(key: ObjectKey | undefined): "/rule" | "/guard" | undefined {
   return key?.kind.case === "rule" ? "/rule" : key?.kind.case === "guard" ? "/guard" : undefined;
 }
@@ -89,7 +90,7 @@ export function historyOf(kind: "rule" | "guard", { callerService, callerCluster
   return `/history?${new URLSearchParams({ kind, ...names }).toString()}`;
 }
 
-// Without the bounds of revisions.
+// Without bounds of revisions.
 export function filterIn(address: Address): ChangeFilter {
   const kind = address.get("kind");
   const names = namesIn(address);
@@ -110,7 +111,7 @@ export function momentIn(address: Address, name: "since" | "until"): Date | unde
   return Number.isNaN(date.getTime()) ? undefined : date;
 }
 
-// As a field for local time wants it.
+// The format of a datetime-local field.
 export function localText(date: Date | undefined): string {
   if (date === undefined) return "";
   return new Date(date.getTime() - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);

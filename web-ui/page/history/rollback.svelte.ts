@@ -1,5 +1,5 @@
-// A rollback before it is pressed: what it would change now, what the server finds in that, and whether it is
-// possible. Asked by a write that only validates; somebody else's change meanwhile has it asked again.
+// A rollback: its effect, findings and problems before it is confirmed. A dry-run write finds them, and is
+// sent again after a concurrent change.
 import { create } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { Finding, RuleReach } from "$wire/admin_pb";
@@ -17,18 +17,18 @@ export interface Wish {
   // Undefined = all rules and guards.
   readonly key: ObjectKey | undefined;
   readonly to: bigint;
-  // What it is about, to begin a sentence with.
+  // The subject, as the begin of a sentence.
   readonly words: string;
 }
 
 export class Rollback {
   readonly wish: Wish;
-  // As it is now, and as it was; of everything neither.
+  // The current and the restored version; of a rollback of everything neither.
   now = $state.raw<Settable>();
   then = $state.raw<Settable>();
   answer = $state.raw<ApplyRulesResponse>();
   problem = $state.raw<Problem>();
-  // It changed while this was open.
+  // It changed while the dialog was open.
   moved = $state(false);
   force = $state(false);
 
@@ -58,7 +58,7 @@ export class Rollback {
       if (this.wish.key !== undefined) await this.#look(this.wish.key);
       else this.#expected = undefined;
       const answer = await this.#send({ author: "", reason: "" }, true);
-      // All is checked at one revision and written only at that revision.
+      // A rollback of everything is checked at one revision and written only at that revision.
       if (this.wish.key === undefined) this.#expected = answer.revision;
       this.answer = answer;
     } catch (thrown) {
@@ -99,7 +99,7 @@ export class Rollback {
     const { key, to } = this.wish;
     const options = {
       author,
-      // Of everything there must be one, which is given before it is written.
+      // A rollback of everything requires a reason before it is written.
       reason: reason.trim() || (validateOnly || key !== undefined ? `rollback to revision ${to}` : ""),
       force: this.force,
       validateOnly,
@@ -112,7 +112,7 @@ export class Rollback {
   }
 }
 
-// So that the same press sent twice is carried out once. There is no crypto.randomUUID without https.
+// Makes a retried request take effect once. crypto.randomUUID needs https.
 function drawn(): string {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -1,5 +1,4 @@
-// What a kill would stop, by the figures at hand: which routes, and how much of their load; and who obeys one that is in
-// force. Pure.
+// The reach of a kill by current statistics: its routes and their load, and the clients that have it. Pure.
 import { Fate } from "$wire/distribution_pb";
 import type { Client, RouteStats } from "$wire/fleet_pb";
 import type { KillSwitch } from "$wire/kills_pb";
@@ -9,17 +8,17 @@ import { extra } from "../statistics/verdict";
 
 export interface Reach {
   readonly routes: readonly RouteStats[];
-  // What is repeated on them now.
+  // Retries and hedges per second.
   readonly repeatsPerS: number;
   readonly callsPerS: number;
   readonly sendsPerS: number;
-  // Calls that succeed only because they are repeated: they fail once nothing is.
+  // Calls that succeed only by a retry or hedge; a kill makes them fail.
   readonly savedPerS: number;
 }
 
 const SAVED = new Set([Fate.OK_AFTER_RETRY, Fate.OK_BY_HEDGE]);
 
-// Of one pattern or of several; a route that several match counts once.
+// The reach of one or several patterns. Each route counts once.
 export function reachOf(names: Names | readonly Names[], routes: Iterable<RouteStats>): Reach {
   const all = Array.isArray(names) ? (names as readonly Names[]) : [names as Names];
   const matching = [...routes].filter((route) => all.some((each) => matchesRoute(each, route)));
@@ -33,33 +32,33 @@ export function reachOf(names: Names | readonly Names[], routes: Iterable<RouteS
 }
 
 export interface Proof {
-  // Of some of its routes the figures are still of before the kill; they show its effect; they show that it has none.
+  // awaited = some statistics are from before the kill; given = the load has stopped; failed = it has not.
   readonly level: "awaited" | "given" | "failed";
-  // Of what the kill stops, now.
+  // The load that the kill stops, now.
   readonly perS: number;
 }
 
-// Below this it is the end of a rounding, not of a call.
+// Lower rates come from rounding.
 const NOTHING_PER_S = 0.05;
 
-// Whether a kill has stopped what it is for, by the figures of what it reaches.
+// Whether a kill has stopped its load.
 export function proofOf({ routes, repeatsPerS, sendsPerS }: Reach, calls: boolean): Proof {
   const perS = calls ? sendsPerS : repeatsPerS;
   if (routes.some(({ clients, killed, awaitedKill }) => (clients > 0 && killed === 0) || awaitedKill !== undefined)) return { level: "awaited", perS };
   return { level: perS < NOTHING_PER_S ? "given" : "failed", perS };
 }
 
-// Where everything that is repeated to a service can be stopped; with why, where somebody has found a reason.
+// The link to the kill switch of a callee, with a suggested reason.
 export function killHref(callee: string, why = ""): string {
   return `/kill?${new URLSearchParams({ callee, ...(why === "" ? {} : { why }) }).toString()}`;
 }
 
-// Where a storm of several hops is stopped at once. No name holds a space.
+// The link to kill switches of several callees in one change. Names contain no spaces.
 export function killAllHref(callees: readonly string[], why: string): string {
   return `/kill?${new URLSearchParams({ callees: callees.join(" "), why }).toString()}`;
 }
 
-// As many keys as one request may have.
+// The maximum number of keys per request.
 export const MOST_KILLS = 32;
 
 export function matchesRoute(names: Names, { key }: Pick<RouteStats, "key">): boolean {
@@ -71,7 +70,7 @@ export function matchesRoute(names: Names, { key }: Pick<RouteStats, "key">): bo
     && same(names.calleeService, key.calleeService);
 }
 
-// Kills that were set in one change, where there are several: those that are not stored are of no change yet.
+// Groups of kills that were set in one change. Kills that are not stored have no change yet.
 export function setTogether(kills: readonly KillSwitch[]): readonly (readonly KillSwitch[])[] {
   const stored = kills.filter(({ unstored }) => !unstored);
   return [...new Set(stored.map(({ revision }) => revision))].map((revision) => stored.filter((kill) => kill.revision === revision))
@@ -80,15 +79,15 @@ export function setTogether(kills: readonly KillSwitch[]): readonly (readonly Ki
 
 export interface Obedience {
   readonly obey: number;
-  // Clients that it concerns.
+  // Clients in its scope.
   readonly of: number;
 }
 
-// As damper-core's `feature.rs` names it: without it a client knows nothing of kills.
+// As in feature.rs of damper-core. Clients without it ignore kills.
 const FEATURE = "kill_switch";
 
-// By what clients have confirmed: an answer to the kill's revision is the proof that it is obeyed. A kill that is not
-// stored has no revision of its own, so nothing is known of it.
+// Clients that acknowledged the kill's revision. Undefined for a kill that is not stored, because it has no
+// revision.
 export function obedience({ key, revision, unstored }: KillSwitch, clients: readonly Client[]): Obedience | undefined {
   if (unstored) return undefined;
   if (key === undefined) return { obey: 0, of: 0 };

@@ -1,4 +1,4 @@
-// A kill as text: what it stops ("Stop retries from orders to stock"), and why, if statistics show it.
+// A kill as text: its effect ("Stop retries from orders to stock"), its reason from statistics, and its end.
 import type { RouteStats } from "$wire/fleet_pb";
 import type { Names } from "../format/key";
 import { extra } from "../statistics/verdict";
@@ -13,7 +13,7 @@ export function spoken({ callerService, callerCluster, calleeService, calleeMeth
   return `Stop ${calls ? "every call" : "retries"}${from + cluster + to + method || " everywhere"}`;
 }
 
-// Several at once, which differ by their callees.
+// Several kills that differ by their callees.
 export function spokenAll(all: readonly Names[], calls: boolean): string {
   const [first, ...others] = all;
   if (first === undefined) return "";
@@ -22,7 +22,7 @@ export function spokenAll(all: readonly Names[], calls: boolean): string {
   return `Stop ${calls ? "every call" : "retries"} to ${callees.slice(0, -1).join(", ")} and ${callees.at(-1) ?? ""}`;
 }
 
-// Why the storm of these routes, the worst first, is to be stopped; empty = there is none.
+// The suggested reason for routes in a storm, the worst first; empty without routes.
 export function stormReason(storming: readonly RouteStats[]): string {
   const [worst, ...others] = storming;
   if (worst === undefined) return "";

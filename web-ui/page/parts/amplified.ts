@@ -1,4 +1,4 @@
-// What a write does to what repeating can add at most, line by line; nothing of what stays as it is. Pure.
+// The change of the maximum amplification by a write, line by line, without unchanged values. Pure.
 import type { Amplification, Bound, ChainBound } from "$wire/rules_pb";
 import { some } from "../format/numbers";
 import { span } from "../format/time";
@@ -14,7 +14,7 @@ export interface Line {
   readonly before: string;
   readonly after: string;
   readonly isUp: boolean;
-  // What the numbers are of.
+  // Unit of the numbers.
   readonly unit: string;
 }
 
@@ -40,7 +40,7 @@ function inTheLongRun(before: Bound | undefined, after: Bound | undefined): Line
   return [{ what: "Sustained", before: words(was, free[0]), after: words(is, free[1]), isUp, unit: "per call" }];
 }
 
-// Without a bound of its own it is that of a single call.
+// The sustained bound, else that of a single call.
 function longRun(bound: Bound | undefined): number {
   if (bound === undefined) return 1;
   return bound.steadyAttemptsPerCall > 0 ? bound.steadyAttemptsPerCall : bound.maxAttempts;

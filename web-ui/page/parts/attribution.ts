@@ -18,6 +18,6 @@ export function keepAuthor(name: string): void {
   try {
     localStorage.setItem(KEY, name);
   } catch {
-    // A browser that keeps nothing asks again.
+    // Without storage the name is entered each time.
   }
 }

@@ -1,4 +1,4 @@
-// What a change of one rule or guard is predicted to do, row by row. Pure.
+// The predicted effect of a change of a rule or guard, as rows. Pure.
 import { create } from "@bufbuild/protobuf";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Guard } from "$wire/guards_pb";
@@ -9,14 +9,14 @@ import type { Amplified } from "./amplified";
 import type { Settable } from "../format/settings";
 
 export interface Row {
-  // How the callee fares; more than one where the same follows.
+  // States of the callee; several if they have the same effect.
   readonly callees: readonly string[];
   // Attempts per second.
   readonly load: Sides;
-  // More or less of it in percent; empty = as before.
+  // The difference in percent; empty = none.
   readonly extra: string;
   readonly success: Sides;
-  // Repeats make much of the load afterwards, and more than before.
+  // High amplification after the change, and higher than before.
   readonly isHigh: boolean;
 }
 
@@ -32,10 +32,10 @@ const CALLEES: Record<Callee, string> = {
   [Callee.OUTAGE]: "in total outage",
 };
 
-// The question; undefined = nothing of the two can be asked about.
+// The request; undefined = the change cannot be predicted.
 export function question(before: Settable | undefined, after: Settable | undefined): MessageInitShape<typeof WhatIfRequestSchema> | undefined {
   const change = changeOf(before, after);
-  // A change here may overwrite what another owner manages.
+  // The change may overwrite an object of another owner.
   const owner = isOwned(before) ? before.owner : "";
   return change && { changes: [{ kind: change }], options: { owner } };
 }
@@ -51,7 +51,7 @@ function isOwned(of: Settable | undefined): of is Rule | Guard {
   return of?.$typeName === "damper.v1.Rule" || of?.$typeName === "damper.v1.Guard";
 }
 
-// Not part of the simulation of single routes: it limits all callers together.
+// The retry limit of the callee is not simulated: it applies to all callers together.
 export function hasRepeatLimit(of: Settable | undefined): boolean {
   return of?.$typeName === "damper.v1.Guard" && of.ceiling?.repeatLimit !== undefined;
 }
@@ -78,7 +78,7 @@ function percent(more: number): string {
   return Number(text) === 0 ? "" : `${more > 0 ? "+" : "−"}${text} %`;
 }
 
-// What repeating can add at most: the worst of all that changes, on a hop and along a chain.
+// The highest bounds of all changed routes, per hop and along a chain.
 export function worst({ routes, withoutTraffic }: WhatIfResponse): Amplified {
   const side = (of: "before" | "after") => {
     const bounds = [...routes.map((route) => route[of]?.bound), ...withoutTraffic.map((without) => without[of])];
@@ -93,7 +93,7 @@ function greatest<Of>(all: readonly (Of | undefined)[], size: (of: Of) => number
   return all.filter((of) => of !== undefined).sort((a, b) => size(b) - size(a))[0];
 }
 
-// Which calls it was predicted from.
+// The calls that the prediction is based on.
 export function basis({ routes, routesLeftOut }: WhatIfResponse): string {
   const calls = rate(routes.reduce((sum, { callsPerS }) => sum + callsPerS, 0));
   const of = routes.length === 1 ? "the route that changes" : `the ${routes.length} ${routesLeftOut > 0 ? "busiest " : ""}routes that change`;

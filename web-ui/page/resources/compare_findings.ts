@@ -7,7 +7,7 @@ export interface Compared {
   readonly kept: readonly Finding[];
 }
 
-// A finding whose words change is a new one: 27 sends are another danger than 9.
+// A finding with another message is another finding: 27 attempts are more severe than 9.
 const nameOf = ({ code, subject, field, message }: Finding) => [code, subject, field, message].join("\n");
 
 export function compared(before: readonly Finding[], after: readonly Finding[]): Compared {

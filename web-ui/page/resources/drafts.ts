@@ -1,11 +1,11 @@
-// What is typed and not saved, kept in this tab: it survives a reload and signing in again. Never a token.
+// Unsaved edits, kept in this tab over a reload and a sign-in. Never contains a token.
 import type { Names } from "../format/key";
 import { keyText } from "../format/key";
 import type { Draft } from "./rules/draft";
 
 export interface Kept {
   readonly at: number;
-  // The revision that the edit began from; "" = there was nothing.
+  // The revision at the start of the edit; "" = a new object.
   readonly revision: string;
   readonly before: Draft;
   readonly draft: Draft;
@@ -15,7 +15,7 @@ export interface Kept {
 
 const PREFIX = "damper.draft ";
 
-// A new one has no names yet.
+// A new object has no names yet.
 export function draftKey(what: "rule" | "guard", names: Names | undefined): string {
   return `${PREFIX}${what} ${names === undefined ? "new" : keyText(names)}`;
 }
@@ -24,7 +24,7 @@ export function keepDraft(key: string, kept: Kept): void {
   try {
     sessionStorage.setItem(key, JSON.stringify(kept));
   } catch {
-    // A browser that keeps nothing, or no more, loses it at a reload as before.
+    // Without storage the draft is lost by a reload.
   }
 }
 
@@ -41,15 +41,15 @@ export function dropDraft(key: string): void {
   try {
     sessionStorage.removeItem(key);
   } catch {
-    // Nothing was kept.
+    // Nothing was stored.
   }
 }
 
-// Who signs out leaves nothing behind.
+// Called on Sign out.
 export function dropDrafts(): void {
   try {
     for (const key of Object.keys(sessionStorage)) if (key.startsWith(PREFIX)) sessionStorage.removeItem(key);
   } catch {
-    // Nothing was kept.
+    // Nothing was stored.
   }
 }

@@ -16,17 +16,17 @@ export interface ValidationResult extends Amplified {
 }
 
 export abstract class Validated<Written> {
-  // The server's words by the path of a setting, without what all paths begin with.
+  // Errors by the path of a setting, without the common prefix.
   faults = $state.raw<ReadonlyMap<string, string>>(new Map());
   findings = $state.raw<readonly Finding[]>([]);
-  // Of what is stored: no change of it causes them. Undefined = not known.
+  // Findings of the stored version; undefined = unknown.
   stored = $state.raw<readonly Finding[]>();
   reach = $state.raw<RuleReach>();
   amplified = $state.raw<Amplified>();
   checking = $state(false);
-  // What is wrong beyond single settings.
+  // An error that belongs to no setting.
   problem = $state.raw<Problem>();
-  // What others made of it meanwhile; undefined = nothing, null = they removed it.
+  // A concurrent version; undefined = none, null = deleted.
   theirs = $state.raw<Written | null>();
 
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -35,14 +35,14 @@ export abstract class Validated<Written> {
 
   // Requests validation; undefined = the draft cannot be sent.
   protected abstract request(): Promise<ValidationResult> | undefined;
-  // Asks of what is stored; undefined = nothing is.
+  // Requests the findings of the stored version; undefined = nothing is stored.
   protected abstract requestStored(): Promise<ValidationResult> | undefined;
-  // What is there now, as a refusal brings it.
+  // The current version from the server's error.
   protected abstract current(problem: Problem): Written | undefined;
-  // What the paths of faults begin with, which the page leaves out.
+  // The common prefix of paths in errors.
   protected abstract readonly prefix: RegExp;
 
-  // What is stored has become another: its findings are asked for.
+  // Requests the findings of a new stored version.
   protected async checkStored(): Promise<void> {
     this.#bases += 1;
     const asked = this.#bases;
@@ -51,7 +51,7 @@ export abstract class Validated<Written> {
     if (asked === this.#bases) this.stored = answer?.findings;
   }
 
-  // Asks the server, once typing has paused.
+  // Validates once typing has paused.
   check(): void {
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => void this.#check(), SETTLED_AFTER_MS);

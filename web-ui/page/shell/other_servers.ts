@@ -1,4 +1,4 @@
-// The addresses of the other servers that a browser can follow.
+// Addresses of the other servers that a browser can open.
 import type { Replica } from "$wire/fleet_pb";
 
 export function elsewhere(replicas: readonly Replica[], own: string): string[] {

@@ -1,4 +1,4 @@
-// Every page, by its path.
+// All pages by path.
 import type { Component } from "svelte";
 import Chain from "../graph/Chain.svelte";
 import Clients from "../clients/Clients.svelte";
@@ -15,7 +15,7 @@ import Uncovered from "../routes/uncovered/Uncovered.svelte";
 
 export interface Page {
   readonly path: string;
-  // In the list of pages.
+  // Label in the navigation.
   readonly name: string;
   readonly title: string;
   // One line below the title.
@@ -38,7 +38,7 @@ export const PAGES: readonly Page[] = [
   { path: "/kill", name: "Kill switch", title: "Kill switch", about: "Stops retries or all calls within about a second, for a limited time. Overrides every rule.", View: KillSwitch },
 ];
 
-// Pages about one thing; reached from others.
+// Pages of one object, linked from other pages.
 export const DETAILS: readonly Page[] = [
   { path: "/guard", name: "Guards", title: "Guard", about: GUARD, View: GuardPage },
   { path: "/route", name: "Overview", title: "Route", about: "Calls from one service to one method of another.", View: RoutePage },

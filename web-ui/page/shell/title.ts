@@ -1,4 +1,4 @@
-// The sign of what is wrong now, for the title of the tab: seen from any other one. Empty = nothing.
+// The sign of a problem in the tab's title; empty without one.
 import type { Fleet } from "../feed/state";
 import { verdict } from "../statistics/verdict";
 

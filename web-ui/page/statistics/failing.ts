@@ -1,20 +1,19 @@
-// What fails, and where failures start. Pure; stated here only.
+// Failing routes, and the services where failures start. Pure.
 //
-// A service that fails because one that it calls fails shows its callers' routes as failing too: in a -> b -> c both
-// look alike. What a service calls explains its failures, if at least EXPLAINS of the calls to it that fail are matched
-// by as many failed calls that it makes itself; they are put down to each callee that has at least CARRIES of those.
-// Followed down, that ends at the services whose failures nothing below explains: there they start. Services that
-// explain each other in a circle are one such place.
+// In a -> b -> c, a failing c makes the calls from a to b fail too. The failures of a service are explained
+// by its callees if its own failed calls are at least EXPLAINS of the failed calls to it. They are attributed
+// to each callee with at least CARRIES of them. Following these callees ends at services whose failures no
+// callee explains: failures start there. Services that explain each other in a cycle count as one place.
 //
-// It goes by rates, not by requests: a service that fails by itself, and by chance as much as what it calls, is taken
-// for one that suffers. What does not report, or is no known callers, can not be named.
+// The comparison uses rates, not single requests: a service that fails by itself as much as its callees is
+// attributed to them. Services without reports and without known callers cannot be named.
 
-// A route with this share of failures and this rate of calls is shown even without retries.
+// A route with this share and rate of failures is shown even without retries.
 export const FAILING_SHARE = 0.1;
 const FAILING_CALLS_PER_S = 0.2;
-// Callers may have answers of their own to what fails below, and count a request of several calls once.
+// Callers may answer without a failed callee, and may count a request with several calls once.
 const EXPLAINS = 0.5;
-// Several callees can share the cause; noise is no cause.
+// Several callees can share the cause; smaller shares are noise.
 const CARRIES = 0.25;
 
 // Calls from one service to another.
@@ -22,14 +21,14 @@ export interface Flow {
   readonly from: string;
   readonly to: string;
   readonly callsPerS: number;
-  // Of the calls.
+  // Failed calls / calls.
   readonly errorShare: number;
 }
 
 export interface Root<Of extends Flow> {
-  // One, or those of a circle, by name.
+  // One service, or those of a cycle, by name.
   readonly services: readonly string[];
-  // What fails there, and what fails because of it; the most failed calls first.
+  // Flows that fail there, and flows that fail as a result; the most failed calls first.
   readonly at: readonly Of[];
   readonly above: readonly Of[];
 }
@@ -42,7 +41,7 @@ export function failedPerS({ callsPerS, errorShare }: Pick<Flow, "callsPerS" | "
   return callsPerS * errorShare;
 }
 
-// The one under which most fails first. Nothing failing = none.
+// The places with the most failed calls first.
 export function roots<Of extends Flow>(flows: readonly Of[]): Root<Of>[] {
   const failing = flows.filter(isFailing).sort((a, b) => failedPerS(b) - failedPerS(a));
   if (failing.length === 0) return [];
@@ -60,7 +59,7 @@ export function roots<Of extends Flow>(flows: readonly Of[]): Root<Of>[] {
   return [...found.values()].sort((a, b) => weight(b) - weight(a));
 }
 
-// Of each service those that it calls and whose failures explain its own.
+// The callees of each service that explain its failures.
 function explaining(flows: readonly Flow[]): Map<string, string[]> {
   const arriving = new Map<string, number>();
   const between = new Map<string, Map<string, number>>();
@@ -78,15 +77,15 @@ function explaining(flows: readonly Flow[]): Map<string, string[]> {
   }));
 }
 
-// Where the failures of a service start: the services, or the circles of services, below which nothing more is.
+// The places where the failures of a service start.
 function starts(next: ReadonlyMap<string, readonly string[]>): (service: string) => readonly (readonly string[])[] {
   const below = remembered((from: string): ReadonlySet<string> => {
     const reached = new Set([from]);
-    // A set goes on with what is added while it is walked; each service is followed once.
+    // Iteration over a set includes values that are added meanwhile; each service is followed once.
     for (const name of reached) for (const to of next.get(name) ?? []) reached.add(to);
     return reached;
   });
-  // What a service comes to is all that those below it can come to; as much only where they come to it again.
+  // Reachability is transitive, so equal sizes mean that the services reach each other.
   const isEnd = remembered((name: string) => [...below(name)].every((other) => below(other).size === below(name).size));
   return remembered((service: string) => {
     const places: (readonly string[])[] = [];

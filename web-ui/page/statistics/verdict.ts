@@ -1,7 +1,7 @@
-// The answer to "is anything storming?", from the routes' figures alone. Pure, so that it can be tested.
+// The verdict on all routes (storm, stopped, failing, calm, silent) from their statistics. Pure.
 //
-// A storm that a kill switch stops is none any more, although the figures go on telling it for as long as they are of a
-// time before the kill: the server says of which routes that is so.
+// A storm that a kill switch stopped still shows in rates that include traffic from before the kill. The
+// server marks these routes by `awaitedKill`.
 import type { GetChainResponse, RouteStats } from "$wire/fleet_pb";
 import { failedPerS, isFailing } from "./failing";
 import type { Flow } from "./failing";
@@ -10,9 +10,9 @@ import { keyText } from "../format/key";
 import { isHigh } from "../format/numbers";
 import type { Totals } from "../feed/state";
 
-// Below this a multiplication is a matter of single calls, not of load.
+// Below this rate an amplification comes from single calls.
 const EXTRA_PER_S = 0.5;
-// Below failing, but shown if nothing is worse.
+// Shown if no route is failing.
 const NOTICED_SHARE = 0.01;
 const NOTICED_PER_S = 0.2;
 
@@ -24,19 +24,19 @@ export interface Verdict extends Totals {
   readonly level: Level;
   // The worst first.
   readonly storming: readonly RouteStats[];
-  // Those that stormed until a kill came, of which there is no proof yet.
+  // Storms under a kill whose effect is not confirmed yet.
   readonly stopped: readonly RouteStats[];
   readonly failing: readonly RouteStats[];
-  // Of which most calls fail, of those that do not count as failing.
+  // The route with the most failed calls below the failing threshold.
   readonly noticed: RouteStats | undefined;
 }
 
-// What the answer names: where this is another text, figures told elsewhere are old.
+// Identifies the content of the verdict; another one makes older findings stale.
 export function signature({ level, storming, stopped, failing }: Verdict): string {
   return [level, ...[storming, stopped, failing].map((routes) => routes.map(({ key }) => keyText(key)).sort().join(","))].join("|");
 }
 
-// The rules allow more sends at the end of a chain than the server's limit; an older server does not name it.
+// The rules allow more attempts at the end of a chain than the server's limit. Older servers send no limit.
 export function isAboveLimit({ limit, worstPossible }: GetChainResponse): boolean {
   return limit > 0 && worstPossible !== undefined && worstPossible.sends > BigInt(limit);
 }
@@ -45,12 +45,12 @@ export function extra(route: RouteStats): number {
   return Math.max(route.attemptsPerS - route.callsPerS, 0);
 }
 
-// By its figures, whatever stops it.
+// By its statistics, even under a kill.
 export function isStorm(route: RouteStats): boolean {
   return isHigh(route.amplification) && extra(route) >= EXTRA_PER_S;
 }
 
-// A route as one of the flows by which failures are followed.
+// A route as a flow.
 export type RouteFlow = Flow & { readonly route: RouteStats };
 
 export function flowOf(route: RouteStats): RouteFlow {

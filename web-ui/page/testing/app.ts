@@ -1,4 +1,4 @@
-// The whole page in a test, at an address, on a server of the test's own.
+// The whole app in a test, at an address, with an in-memory server.
 import { create } from "@bufbuild/protobuf";
 import { createRouterTransport } from "@connectrpc/connect";
 import type { ConnectRouter } from "@connectrpc/connect";
@@ -11,7 +11,7 @@ import type { Listener } from "../feed/link";
 import type { Session } from "../api/session";
 import { messageEvent, withDialogs } from "./messages";
 
-// Signed in with a token that may do everything.
+// Signed in as admin.
 const admin: Session = {
   signIn: () => Promise.resolve(undefined),
   signOut: () => Promise.resolve(undefined),
@@ -19,7 +19,7 @@ const admin: Session = {
 };
 
 export interface Shown {
-  // The next message of the stream.
+  // Sends a message of the stream.
   readonly tell: Listener;
 }
 

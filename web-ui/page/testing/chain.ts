@@ -1,5 +1,5 @@
-// The page with as many made-up services as the address says (`?services=60&fails=ledger`), for looking at: `npx vite` and
-// /testing/chain.html. Nothing is asked of a server, and no build has it in it.
+// The Chain page with made-up services (`?services=60&fails=ledger`), for `npx vite` and /testing/chain.html.
+// It sends no requests and is part of no build.
 import { create } from "@bufbuild/protobuf";
 import { createRouterTransport } from "@connectrpc/connect";
 import { mount } from "svelte";

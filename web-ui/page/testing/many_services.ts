@@ -1,7 +1,7 @@
-// A fleet as large as one wants, for tests and the story: the same for the same seed.
+// A call graph of any size for tests and pictures; the same seed gives the same graph.
 //
-// Services stand in tiers as they do in companies: edges, products, shared services, stores; each calls a few of the
-// tiers behind it, and some of those one tier ahead, so that there are circles.
+// Services stand in tiers: edges, products, shared services, stores. Each calls some of the tiers below, and
+// some call back one tier, which makes cycles.
 import { create } from "@bufbuild/protobuf";
 import { EdgeSchema, GetChainResponseSchema } from "$wire/fleet_pb";
 import type { Edge, GetChainResponse } from "$wire/fleet_pb";
@@ -45,7 +45,7 @@ export function manyServices(count: number, seed = 1, fails = ""): GetChainRespo
   return create(GetChainResponseSchema, { edges: list, ...worst(list), window: { seconds: 10n } });
 }
 
-// Most calls to that service fail, and of those to each service above it as many as it fails itself: nothing else.
+// Makes most calls to a service fail, and as many calls to each service above it as it fails itself.
 function failAt(service: string, edges: readonly Edge[]): void {
   for (const edge of edges) edge.errorShare = 0;
   const sum = (of: readonly Edge[], value: (edge: Edge) => number) => of.reduce((so, edge) => so + value(edge), 0);
@@ -80,7 +80,7 @@ function edge(from: string, to: string, next: () => number): Edge {
   });
 }
 
-// The way on which most is multiplied, each service followed once.
+// The path with the highest amplification, each service at most once.
 function worst(edges: readonly Edge[]) {
   let best: Edge[] = [];
   const product = (path: readonly Edge[]) => path.reduce((sum, { amplification }) => sum * amplification, 1);
@@ -105,7 +105,7 @@ function worst(edges: readonly Edge[]) {
   };
 }
 
-// Numerical Recipes' linear congruential generator: enough to scatter things.
+// Numerical Recipes' linear congruential generator.
 function random(seed: number): () => number {
   let state = seed >>> 0;
   return () => {

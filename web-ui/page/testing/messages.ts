@@ -14,7 +14,7 @@ export function message(fields: object): WatchResponse {
   return create(WatchResponseSchema, fields as MessageInitShape<typeof WatchResponseSchema>);
 }
 
-// A message as a page receives it.
+// A message as pages receive it.
 export function messageEvent(fields: object): Event {
   return { kind: "message", message: compact(message(fields)) };
 }

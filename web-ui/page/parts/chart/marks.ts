@@ -1,4 +1,4 @@
-// Marks on a chart: where something was changed. Those too near to each other for a finger become one.
+// Marks of changes on a chart. Marks that are too close together are merged.
 
 export interface Mark {
   // Seconds since the epoch, by this machine's clock.
@@ -12,13 +12,13 @@ export interface Mark {
 export interface Placed extends Mark {
   // 0 = the left edge of the plot, 1 = its right one.
   readonly share: number;
-  // How many it stands for.
+  // The number of merged marks.
   readonly count: number;
 }
 
 const APART = 0.035;
 
-// Of several the newest gives shape and link.
+// The newest of merged marks gives shape and link.
 export function place(marks: readonly Mark[], nowS: number, windowS: number): Placed[] {
   const placed: Placed[] = [];
   for (const mark of [...marks].sort((a, b) => b.at - a.at)) {

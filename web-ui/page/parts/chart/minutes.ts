@@ -8,7 +8,7 @@ export function chartMinutes(address: Address): number {
   return CHOICES.find((each) => String(each) === address.get("minutes")) ?? USUAL;
 }
 
-// Its value in the address.
+// The value in the address.
 export function minutesParam(minutes: number): string | undefined {
   return minutes === USUAL ? undefined : String(minutes);
 }

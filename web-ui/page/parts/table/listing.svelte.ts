@@ -1,7 +1,7 @@
-// The rows of a page's table as its address says: filtered by its words, sorted, a page of them at a time.
+// The rows of a table by the parameters of the address: filtered, sorted, one page of them.
 //
-// Sorted before they are filtered: typing sorts nothing. Rows stand still while the pointer is among them, where the
-// table says when it is (`still`).
+// Sorting comes before filtering, so that typing does not sort. Rows keep their places while the pointer is
+// over a table with `still`.
 import type { Address } from "../../context/address.svelte";
 import type { Names } from "../../format/key";
 import { held, matches, page, sorted } from "./order";
@@ -10,9 +10,9 @@ import type { Columns, Page } from "./order";
 interface Of<Row> {
   readonly rows: () => readonly Row[];
   readonly columns: Columns<Row>;
-  // Each has its own.
+  // Unique per row.
   readonly name: (row: Row) => string;
-  // The default.
+  // The default sort.
   readonly sort: string;
   // Text that the filter searches; none = the name.
   readonly text?: (row: Row) => string;
@@ -26,7 +26,7 @@ export class Listing<Row> {
 
   readonly #sort: string = $derived.by(() => this.#address.get("sort", this.#of.sort));
   readonly #sorted: readonly Row[] = $derived.by(() => sorted(this.#of.rows(), this.#of.columns, this.#sort, this.#of.name));
-  // All that the filter lets through.
+  // The rows that match the filter.
   readonly found: readonly Row[] = $derived.by(() => {
     const { name, text = name } = this.#of;
     const found = this.#sorted.filter((row) => matches(text(row), this.#address.get("q")));
@@ -35,7 +35,7 @@ export class Listing<Row> {
     return rows;
   });
   readonly #page: Page<Row> = $derived.by(() => page(this.found, Number(this.#address.get("page", "1"))));
-  // What is on this page.
+  // The rows of this page.
   readonly rows: readonly Row[] = $derived.by(() => this.#page.rows);
 
   // For each Heading.
@@ -49,7 +49,7 @@ export class Listing<Row> {
     of: this.#page.of,
     onpage: (number: number) => { this.#address.set({ page: String(number) }); },
   }));
-  // For a table whose figures move.
+  // For a table with changing statistics.
   readonly still = {
     onpointerenter: () => { this.#busy = true; },
     onpointerleave: () => { this.#busy = false; },
@@ -61,7 +61,7 @@ export class Listing<Row> {
   }
 }
 
-// The columns that KeyHeadings heads.
+// The columns of KeyHeadings.
 export function keyColumns<Row>(key: (row: Row) => Names | undefined): Columns<Row> {
   return {
     caller: (row) => key(row)?.callerService ?? "",

@@ -1,4 +1,5 @@
-// Sorting and paging of rows. A sort is written as in the address: the column, "-" before it for descending.
+// Sorting and paging of rows. A sort is written as in the address: the column, with a leading "-" if
+// descending.
 
 export const PAGE_SIZE = 100;
 
@@ -13,14 +14,14 @@ export function parseSort(text: string): Sort {
   return text.startsWith("-") ? { column: text.slice(1), descending: true } : { column: text, descending: false };
 }
 
-// Names rise first, figures fall first; a second press turns the order round.
+// Names sort ascending first, numbers descending; a second press reverses the order.
 export function nextSort(current: string, column: string, figures: boolean): string {
   const sort = parseSort(current);
   const descending = sort.column === column ? !sort.descending : figures;
   return descending ? `-${column}` : column;
 }
 
-// Rows that are equal keep the order of their names, so that nothing jumps without reason.
+// Equal rows are ordered by name, so that they do not move.
 export function sorted<Row>(rows: readonly Row[], columns: Columns<Row>, text: string, name: (row: Row) => string): Row[] {
   const { column, descending } = parseSort(text);
   const value = Object.hasOwn(columns, column) ? columns[column] : undefined;
@@ -34,7 +35,7 @@ function compare<T extends number | bigint | string>(a: T, b: T): number {
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
-// The rows in the order they were shown before; new ones follow in their own order.
+// The rows in their earlier order; new rows follow.
 export function held<Row>(rows: readonly Row[], before: readonly string[], name: (row: Row) => string): Row[] {
   const place = new Map(before.map((key, index) => [key, index]));
   const at = (row: Row) => place.get(name(row)) ?? before.length;
@@ -43,7 +44,7 @@ export function held<Row>(rows: readonly Row[], before: readonly string[], name:
 
 export interface Page<Row> {
   readonly rows: Row[];
-  // From 1; never beyond the last.
+  // From 1, at most `of`.
   readonly number: number;
   readonly of: number;
 }
@@ -54,7 +55,7 @@ export function page<Row>(rows: readonly Row[], wanted: number): Page<Row> {
   return { rows: rows.slice((number - 1) * PAGE_SIZE, number * PAGE_SIZE), number, of };
 }
 
-// Every word of the filter is part of the key somewhere.
+// Whether the key contains every word of the filter.
 export function matches(key: string, filter: string): boolean {
   const name = key.toLowerCase();
   return filter.toLowerCase().split(/\s+/).every((word) => name.includes(word));

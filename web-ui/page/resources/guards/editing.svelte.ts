@@ -1,6 +1,6 @@
 // Editing of one guard: stored state, draft, validation and concurrent changes.
 //
-// What is typed survives everything but a decision to drop it: refusals, conflicts, a server that goes away.
+// A draft survives rejections, conflicts and an unreachable server; only the user discards it.
 import { create } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { PatternSchema } from "$wire/policy_pb";
@@ -15,13 +15,13 @@ import type { Draft } from "../rules/draft";
 import { draftOf, guardOf, isSame, merged } from "./form";
 
 export class GuardEditing extends Validated<Guard> {
-  // As the server had it when the editing began; undefined = there was none.
+  // The version at the start of the edit; undefined = a new guard.
   base = $state.raw<Guard>();
   draft = $state.raw<Draft>({});
   owner = $state("");
   names = $state.raw<Names>({ callerService: "*", callerCluster: "*", calleeService: "", calleeMethod: "*" });
 
-  // Who may not write is shown what the server finds all the same.
+  // A viewer sees the findings too.
   mayWrite = true;
   readonly before: Draft = $derived(draftOf(this.base?.ceiling));
   readonly read = $derived(guardOf(this.draft, this.names, this.owner.trim()));
@@ -30,7 +30,7 @@ export class GuardEditing extends Validated<Guard> {
   readonly isDirty: boolean = $derived(
     !isSame(this.before, this.draft) || this.owner.trim() !== (this.base?.owner ?? "") || (this.isNew && this.names.calleeService !== ""),
   );
-  // Of what is new and untouched nothing is a fault yet.
+  // A new, untouched draft shows no errors.
   readonly allFaults: ReadonlyMap<string, string> = $derived(this.isNew && !this.isDirty && this.isBlank ? new Map() : new Map([...this.faults, ...this.read.faults]));
 
   // Paths below the ceiling, "key.callee_service" and "owner".
@@ -55,7 +55,7 @@ export class GuardEditing extends Validated<Guard> {
     this.check();
   }
 
-  // What is to be kept of an edit; undefined = nothing was typed.
+  // The draft to keep; undefined = nothing was changed.
   kept(): Kept | undefined {
     if (!this.isDirty) return undefined;
     const { callerService, callerCluster, calleeService, calleeMethod } = this.names;
@@ -63,7 +63,7 @@ export class GuardEditing extends Validated<Guard> {
     return { at: Date.now(), revision: String(this.base?.revision ?? ""), before: this.before, draft: this.draft, names, owner: this.owner };
   }
 
-  // What was typed before, on top of what is there now.
+  // Applies a kept draft on top of the current version.
   restore({ before, draft, names, owner }: Kept): void {
     if (this.isNew) this.names = names;
     this.draft = merged(before, this.before, draft);
@@ -77,7 +77,7 @@ export class GuardEditing extends Validated<Guard> {
     this.check();
   }
 
-  // Goes on upon what others made of it, with what was typed on top.
+  // Continues on the concurrent version, with the own changes on top.
   rebase(): void {
     const { theirs, before, base } = this;
     if (theirs === undefined) return;
@@ -113,7 +113,7 @@ export class GuardEditing extends Validated<Guard> {
     else this.theirs = now;
   }
 
-  // The store's revision with it; undefined = it was changed meanwhile, see `theirs`, or is faulty, see `faults`.
+  // Returns the revision of the store; undefined = not saved, see `theirs`, `faults` and `problem`.
   async save({ author, reason }: Attribution): Promise<bigint | undefined> {
     const { guard } = this.read;
     if (guard === undefined) return undefined;
@@ -140,7 +140,7 @@ export class GuardEditing extends Validated<Guard> {
     }
   }
 
-  // Undefined = not known, null = there is none.
+  // Undefined = unknown, null = deleted.
   async #now(key: Names): Promise<Guard | null | undefined> {
     const { callerService, callerCluster, calleeService, calleeMethod } = key;
     try {

@@ -1,7 +1,7 @@
-// The ceilings of a guard as a form, and the texts typed there as a guard.
+// The ceilings of a guard as a form, and the form as a guard.
 //
-// As with rules: ranges and defaults are the words of the .proto files, and the server judges. A path is that of the
-// message below the ceiling: "repeat_limit.ratio".
+// Ranges and defaults come from the .proto files, and the server validates. Paths are those of the message
+// below the ceiling: "repeat_limit.ratio".
 import { create, toJson } from "@bufbuild/protobuf";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { CeilingSchema, GuardSchema, HedgeCeiling } from "$wire/guards_pb";
@@ -13,7 +13,7 @@ import type { Draft } from "../rules/draft";
 import { choices, field, help } from "../rules/form";
 import type { Field } from "../rules/form";
 
-// The same for all ceilings, so not repeated at each.
+// Equal for all ceilings.
 const limits = (one: Field): Field => ({ ...one, help: `${one.help} Empty: no limit.`.trim() });
 
 export const CEILINGS: readonly Field[] = [
@@ -45,7 +45,7 @@ export function draftOf(ceiling: Ceiling | undefined): Draft {
 }
 
 export interface Read {
-  // Undefined where something is no number or time.
+  // Undefined if a value cannot be parsed.
   readonly guard: Guard | undefined;
   // By path.
   readonly faults: ReadonlyMap<string, string>;
@@ -70,7 +70,7 @@ export function guardOf(draft: Draft, names: Names, owner: string): Read {
   return { guard: create(GuardSchema, { key, ceiling, owner }), faults };
 }
 
-// Theirs, with what I changed on top of it.
+// Their version with my changes on top.
 export function merged(base: Draft, theirs: Draft, mine: Draft): Draft {
   const result: Record<string, string> = {};
   for (const path of new Set([...Object.keys(theirs), ...Object.keys(mine)])) {

@@ -1,4 +1,4 @@
-// What an edit changes, setting by setting, and how it goes together with what others changed meanwhile.
+// The changes of an edit, setting by setting, and the merge with a concurrent change.
 import type { Draft } from "./draft";
 import { allFields, SECTIONS } from "./form";
 
@@ -9,7 +9,7 @@ export interface Change {
   readonly after: string;
 }
 
-// In the order of the form. Settings of a section that is off do not count.
+// In the order of the form. Settings of a section that is off are ignored.
 export function changes(before: Draft, after: Draft): Change[] {
   return paths().flatMap(({ path, label }) => {
     const [was, is] = [valueAt(before, path), valueAt(after, path)];
@@ -35,7 +35,7 @@ export function threeWay(base: Draft, theirs: Draft, mine: Draft): ThreeWay[] {
   });
 }
 
-// Theirs, with what I changed on top of it.
+// Their version with my changes on top.
 export function merged(base: Draft, theirs: Draft, mine: Draft): Draft {
   const result: Record<string, string> = { ...theirs };
   for (const { path } of paths()) {
@@ -47,7 +47,7 @@ export function merged(base: Draft, theirs: Draft, mine: Draft): Draft {
   return result;
 }
 
-// A choice as the form names it, not as the wire does.
+// A choice with the label of the form.
 function spoken(path: string, value: string): string {
   const choice = CHOICES.get(path)?.find((one) => one.value === value);
   return value === "" || choice === undefined ? value : choice.label;
@@ -68,7 +68,7 @@ function paths(): { path: string; label: string }[] {
   return SECTIONS.flatMap((section) => [
     ...(section.path === "" ? [] : [{ path: section.path, label: section.title }]),
     ...(section.variants ? [{ path: section.variants.path, label: section.variants.label }] : []),
-    // "Ratio" is of several sections.
+    // "Ratio" occurs in several sections.
     ...allFields(section).map(({ path, label }) => ({ path, label: section.path === "" ? label : `${section.title}: ${label}` })),
   ]);
 }

@@ -1,7 +1,7 @@
-// A policy while it is typed: one text per setting, by its path.
+// A policy as a draft: one text per setting, by its path.
 //
-// It is made from the message's JSON and made into it again, so that what the form does not know (backoffs made of
-// others) is kept as it is. Only what is no number or no time is a fault here; what is out of range the server says.
+// Made from the message's JSON and converted back to it, so that settings that the form does not know
+// (composed backoffs) are kept. Reports only values that cannot be parsed; the server checks the ranges.
 import { fromJson, toJson } from "@bufbuild/protobuf";
 import type { DescMessage, JsonObject, JsonValue, MessageShape } from "@bufbuild/protobuf";
 import { PolicySchema } from "$wire/policy_pb";
@@ -9,12 +9,12 @@ import type { Policy } from "$wire/policy_pb";
 import { allFields, SECTIONS } from "./form";
 import type { Draft, Field, Kind, Variants } from "./form";
 
-// A section or variant that is chosen is there under its own path.
+// The path of a section or variant is present if it is selected.
 export type { Draft };
 
-// Marks a section that is present.
+// Marks a selected section.
 export const ON = "on";
-// A variant that the form does not know.
+// A variant that the form does not support.
 export const OTHER = "other";
 
 export function draftOf(policy: Policy): Draft {
@@ -37,13 +37,13 @@ export function without(draft: Draft, path: string): Draft {
 }
 
 export interface Read {
-  // Undefined where something is no number or time.
+  // Undefined if a value cannot be parsed.
   readonly policy: Policy | undefined;
   // By path.
   readonly faults: ReadonlyMap<string, string>;
 }
 
-// `base` has what the form does not know.
+// `base` has the settings that the form does not know.
 export function policyOf(draft: Draft, base: Policy): Read {
   const json: JsonObject = {};
   const original = toJson(PolicySchema, base, { useProtoFieldName: true }) as JsonObject;
@@ -74,13 +74,13 @@ export function policyOf(draft: Draft, base: Policy): Read {
     if (!variant.fields.some(({ path }) => path === `${variants.path}.${variant.name}`)) place(json, `${variants.path}.${variant.name}`, {});
     variant.fields.forEach(put);
   }
-  // Further kinds of failures are not edited here.
+  // The form does not edit these codes.
   const counted = at(original, "retry_breaker.failure_codes");
   if (counted !== undefined && json["retry_breaker"] !== undefined) place(json, "retry_breaker.failure_codes", counted);
   return { policy: faults.size === 0 ? sendable(PolicySchema, json, faults) : undefined, faults };
 }
 
-// What the wire cannot carry is a fault, not an error of the page.
+// A value that the wire cannot carry is an error of the draft.
 export function sendable<Desc extends DescMessage>(schema: Desc, json: JsonObject, faults: Map<string, string>): MessageShape<Desc> | undefined {
   try {
     return fromJson(schema, json);
@@ -107,7 +107,7 @@ const FORMS: Record<Kind, string> = {
   codes: "a list of codes",
 };
 
-// Why a text cannot stand in a field, and what can.
+// The error of a value that cannot be parsed.
 export function refusal({ kind, largest, help }: Field, text: string): string {
   if (largest === undefined) return `${JSON.stringify(text)} is not ${FORMS[kind]}.`;
   const range = /\b\d+ to \d+\b/.exec(help)?.[0];
@@ -141,7 +141,7 @@ export function typed({ kind, largest }: Pick<Field, "kind" | "largest">, text: 
     case "switch":
       return text === "true";
     case "choice":
-      // A number is one of an enum that this page has no name for.
+      // A number is an enum value without a name here.
       if (/^\d+$/.test(text)) return Number(text);
       return text === "true" || text === "false" ? text === "true" : text;
     case "codes":
@@ -174,10 +174,10 @@ function codes(text: string): JsonValue | undefined {
 
 const UNITS: readonly (readonly [string, number])[] = [["h", 3600e6], ["min", 60e6], ["s", 1e6], ["ms", 1e3], ["us", 1]];
 
-// The longest time that the wire carries.
+// The longest duration of the wire.
 const LONGEST_US = 315_576_000_000 * 1e6;
 
-// From "0.025s" to "25ms": the largest unit that needs no more than three digits behind its point.
+// "0.025s" becomes "25ms": the largest unit with at most three decimal places.
 function shownTime(value: JsonValue): string {
   const us = Math.round(Number(String(value).replace(/s$/, "")) * 1e6);
   if (us === 0) return "0s";
@@ -185,7 +185,7 @@ function shownTime(value: JsonValue): string {
   return `${us / size}${unit}`;
 }
 
-// From "250ms" or "1min 30s" to "0.25s".
+// "250ms" and "1min 30s" become "0.25s" and "90s".
 export function time(text: string): string | undefined {
   const entered = text.trim().toLowerCase();
   const sign = entered.startsWith("-") ? -1 : 1;

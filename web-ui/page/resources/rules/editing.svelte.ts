@@ -1,7 +1,7 @@
 // Editing of one rule: stored state, draft and validation.
 //
-// The server judges as one types, by a write that only validates. What is typed survives everything but a decision
-// to drop it: refusals, conflicts, a server that goes away.
+// The server validates while the user types, by a dry-run write. A draft survives rejections, conflicts and
+// an unreachable server; only the user discards it.
 import { create } from "@bufbuild/protobuf";
 import { PatternSchema, PolicySchema } from "$wire/policy_pb";
 import { RuleSchema } from "$wire/rules_pb";
@@ -19,7 +19,7 @@ import { draftOf, policyOf } from "./draft";
 import type { Draft } from "./draft";
 
 export class Editing extends Validated<Rule> {
-  // As the server had it when the editing began; undefined = there was none.
+  // The version at the start of the edit; undefined = a new rule.
   base = $state.raw<Rule>();
   before = $state.raw<Draft>({});
   draft = $state.raw<Draft>({});
@@ -27,13 +27,13 @@ export class Editing extends Validated<Rule> {
   // Findings of its deletion; undefined = not requested, or unknown.
   removal = $state.raw<ValidationResult>();
   #begun = $state.raw<{ draft: Draft; names: Names }>({ draft: this.draft, names: this.names });
-  // Who may not write is shown what the server finds all the same.
+  // A viewer sees the findings too.
   mayWrite = true;
   readonly changes: readonly Change[] = $derived(changes(this.before, this.draft));
   readonly isNew = $derived(this.base === undefined);
   // Edits that would be lost; the initial draft of a new rule is none.
   readonly isTouched = $derived(this.isNew ? this.draft !== this.#begun.draft || this.names !== this.#begun.names : this.changes.length > 0);
-  // As it is typed; local faults hold at once, the server's after it has answered.
+  // Local errors show at once, the server's after its response.
   readonly #typed = $derived(policyOf(this.draft, this.base?.policy ?? create(PolicySchema)));
   readonly allFaults: ReadonlyMap<string, string> = $derived(new Map([...this.faults, ...this.#typed.faults]));
   readonly isDirty = $derived(this.changes.length > 0 || (this.isNew && this.names.calleeService !== ""));
@@ -59,7 +59,7 @@ export class Editing extends Validated<Rule> {
     this.check();
   }
 
-  // Nothing is there yet; `policy` is what is proposed.
+  // Starts a new rule; `draft` is the proposal.
   beginNew(names: Names | undefined, draft: Draft): void {
     this.base = undefined;
     this.before = {};
@@ -70,7 +70,7 @@ export class Editing extends Validated<Rule> {
     this.check();
   }
 
-  // What is to be kept of an edit; undefined = nothing was typed.
+  // The draft to keep; undefined = nothing was changed.
   kept(): Kept | undefined {
     if (!this.isTouched) return undefined;
     const { callerService, callerCluster, calleeService, calleeMethod } = this.names;
@@ -78,7 +78,7 @@ export class Editing extends Validated<Rule> {
     return { at: Date.now(), revision: String(this.base?.revision ?? ""), before: this.before, draft: this.draft, names };
   }
 
-  // What was typed before, on top of what is there now.
+  // Applies a kept draft on top of the current version.
   restore({ before, draft, names }: Kept): void {
     if (this.isNew) this.names = names;
     this.draft = this.isNew ? draft : merged(before, this.before, draft);
@@ -100,7 +100,7 @@ export class Editing extends Validated<Rule> {
     this.check();
   }
 
-  // Goes on upon what others made of it, with what was typed on top.
+  // Continues on the concurrent version, with the own changes on top.
   rebase(): void {
     const { theirs } = this;
     if (theirs === undefined) return;
@@ -131,7 +131,7 @@ export class Editing extends Validated<Rule> {
     return currentRule(problem);
   }
 
-  // Undefined = it is written at this revision; else why not is in `problem`, `faults` or `theirs`.
+  // Returns the revision of the store; undefined = not saved, see `problem`, `faults` and `theirs`.
   async save({ author, reason }: Attribution): Promise<bigint | undefined> {
     const rule = this.read();
     if (rule === undefined) return undefined;
@@ -149,7 +149,7 @@ export class Editing extends Validated<Rule> {
     }
   }
 
-  // Whether it can be removed is for the removal itself to say.
+  // The deletion itself reports whether it is possible.
   async checkRemoval(): Promise<void> {
     this.removal = undefined;
     this.removal = await this.#remove({ validateOnly: true }).catch(() => undefined);
@@ -171,7 +171,7 @@ export class Editing extends Validated<Rule> {
     return this.#api.rules.deleteRule({ key, expectedRevision: revision, options: { ...options, owner } });
   }
 
-  // The rule as it is typed; undefined = it cannot be sent, see `allFaults`.
+  // The draft as a rule; undefined = it cannot be sent, see `allFaults`.
   read(): Rule | undefined {
     const { policy } = this.#typed;
     if (policy === undefined) return undefined;

@@ -1,19 +1,19 @@
-// The settings of a policy as a form: which there are, in which order, and how each is typed.
+// The form of a policy: its settings, their order, and how each is entered.
 //
-// Ranges and defaults are not here: they are in the .proto files (`$gen/comments`), and the server validates.
-// A path is that of the message, as in a manifest and in the server's faults: "retry.max_attempts".
+// Ranges and defaults come from the .proto files (`$gen/comments`), and the server validates. Paths are those
+// of the message, as in a manifest: "retry.max_attempts".
 import { ScalarType } from "@bufbuild/protobuf";
 import { comments } from "$gen/comments";
 import { file_damper_v1_guards } from "$wire/guards_pb";
 import { Code, file_damper_v1_policy, Jitter, Mode, OverMax, RetryBreakerMode } from "$wire/policy_pb";
 
-// The texts of a policy while it is typed, by path; see draft.ts.
+// The texts of an edited policy, by path; see draft.ts.
 export type Draft = Readonly<Record<string, string>>;
 
 export type Kind = "duration" | "durations" | "number" | "switch" | "choice" | "codes";
 
 export interface Choice {
-  // As in proto3 JSON; empty = not set.
+  // In proto3 JSON; empty = not set.
   readonly value: string;
   readonly label: string;
 }
@@ -22,16 +22,16 @@ export interface Field {
   readonly path: string;
   readonly label: string;
   readonly kind: Kind;
-  // Range, default and meaning, in the words of the wire.
+  // Range, default and meaning, from the wire's comment.
   readonly help: string;
   readonly choices?: readonly Choice[];
-  // Of a number that the wire carries as an integer: the largest one. Never negative.
+  // The largest value of an integer; absent = a fraction.
   readonly largest?: bigint;
   // Whether it has an effect with the other settings; absent = always.
   readonly counts?: (draft: Draft) => boolean;
 }
 
-// One of several forms of a setting, each with fields of its own.
+// One form of a setting with its own fields.
 export interface Variant {
   readonly name: string;
   readonly label: string;
@@ -42,17 +42,17 @@ export interface Variants {
   readonly path: string;
   readonly label: string;
   readonly help: string;
-  // What it is where none is chosen.
+  // The label if none is selected.
   readonly none: string;
   readonly of: readonly Variant[];
 }
 
 export interface Section {
-  // Empty = the policy itself, which is always there.
+  // Empty = the policy itself, always present.
   readonly path: string;
   readonly title: string;
   readonly help: string;
-  // It holds with its defaults where the rule does not name it.
+  // It applies with defaults if the rule does not set it.
   readonly isDefault?: boolean;
   readonly fields: readonly Field[];
   readonly variants?: Variants;
@@ -63,7 +63,7 @@ export function help(name: string): string {
   return (comments[`damper.v1.${name}`] ?? "").replaceAll("Absent = ", "Empty: ").replaceAll("absent = ", "empty: ");
 }
 
-// Help of fields without a comment of their own: that of their kind.
+// Help of fields without a comment of their own.
 const OF_KIND: Record<string, string> = { over_max: help("OverMax") };
 
 export function field(message: string, path: string, label: string, kind: Kind, choices?: readonly Choice[]): Field {
@@ -82,7 +82,7 @@ function only(counts: (draft: Draft) => boolean, of: Field): Field {
 const MESSAGES = [...file_damper_v1_policy.messages, ...file_damper_v1_guards.messages];
 const LARGEST: Partial<Record<ScalarType, bigint>> = { [ScalarType.UINT32]: (1n << 32n) - 1n, [ScalarType.UINT64]: (1n << 64n) - 1n };
 
-// By the message's own description, so that no integer field is forgotten.
+// From the descriptor, so that no integer field is missed.
 function largestOf(message: string, name: string): bigint | undefined {
   const scalar = MESSAGES.find((one) => one.name === message)?.fields.find((one) => one.name === name)?.scalar;
   return scalar === undefined ? undefined : LARGEST[scalar];
@@ -194,7 +194,7 @@ const DELAY: Variants = {
 const BREAKER_MODE = "retry_breaker.mode";
 // Credit is the default mode.
 const isRatioMode = (draft: Draft) => draft[BREAKER_MODE] === `RETRY_BREAKER_MODE_${RetryBreakerMode[RetryBreakerMode.RATIO]}`;
-// Hedges go by the ratio in either mode.
+// Hedges use the ratio in either mode.
 const hasRatio = (draft: Draft) => isRatioMode(draft) || draft["hedge"] !== undefined;
 
 export const SECTIONS: readonly Section[] = [
@@ -298,12 +298,12 @@ export const SECTIONS: readonly Section[] = [
   },
 ];
 
-// Every field there is, those of variants too.
+// All fields, including those of variants.
 export function allFields(section: Section): readonly Field[] {
   return [...section.fields, ...(section.variants?.of.flatMap(({ fields }) => fields) ?? [])];
 }
 
-// The fields to show: what has an effect, and what is set, so that nothing that is stored is hidden.
+// The fields to show: those with an effect, and those that are set.
 export function shownFields({ fields }: Section, draft: Draft, before: Draft): readonly Field[] {
   return fields.filter(({ path, counts }) => counts?.(draft) !== false || draft[path] !== undefined || before[path] !== undefined);
 }

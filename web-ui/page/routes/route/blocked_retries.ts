@@ -7,7 +7,7 @@ import { share } from "../../format/numbers";
 import { isAboveMaxRatio } from "./gates";
 import { meaning } from "./fate_meanings";
 
-// Undefined = nothing was blocked in the window. The policy is the one after guards; undefined = unknown.
+// Undefined = no retry was blocked in the window. The policy is limited by the guards; undefined = unknown.
 export function blockedRetries(stats: RouteStats, policy: Policy | undefined): string | undefined {
   const observes = stats.mode === Mode.OBSERVE;
   const reasons = new Map<string, number>();
@@ -26,14 +26,14 @@ export function blockedRetries(stats: RouteStats, policy: Policy | undefined): s
   return `${words}: ${share(held / failed)} of failed calls (${reasons.size > 1 ? "mainly " : ""}${main}).`;
 }
 
-// Undefined = the call was not to be retried anyway, or its attempts were used up.
+// Undefined = the call was not retryable, or its attempts were exhausted.
 function reasonOf(fate: Fate, stats: RouteStats, policy: Policy | undefined): string | undefined {
   switch (fate) {
     case Fate.RETRY_BREAKER:
       return reasonOfBreaker(stats, policy);
     case Fate.BUDGET:
       return "budget used up";
-    // Calls under a kill of all calls end like those that the circuit refuses.
+    // Under a kill of all calls, calls end as with an open circuit.
     case Fate.CIRCUIT_OPEN:
       return stats.killed > 0 && stats.circuitOpen === 0 ? "kill switch" : "circuit open";
     case Fate.KILLED:

@@ -7,7 +7,7 @@ import { age, span, toMs } from "../../format/time";
 import { NONE } from "../../format/numbers";
 
 export interface Row {
-  // Stays the same while the call is shown.
+  // Constant while the call is shown.
   readonly id: string;
   readonly client: string;
   readonly call: FailedCall;
@@ -33,7 +33,7 @@ function msOf({ seconds, nanos }: Timestamp): number {
   return Number(seconds) * 1000 + nanos / 1e6;
 }
 
-// By two clocks, so a call may seem to end in the future.
+// The two clocks differ, so a call may seem to end in the future.
 export function ago(at: Timestamp | undefined, now: Timestamp | undefined): string {
   if (at === undefined || now === undefined) return NONE;
   return `${age(Math.max(msOf(now) - msOf(at), 0))} ago`;
@@ -51,7 +51,7 @@ export function exactly(at: Timestamp | undefined): string {
 export interface Bar {
   readonly attempt: FailedAttempt;
   readonly kind: "send" | "hedge";
-  // Shares of the call's time, in percent.
+  // Shares of the call's duration, in percent.
   readonly from: number;
   readonly length: number;
   // No answer before the call's end.
@@ -59,7 +59,7 @@ export interface Bar {
   readonly words: string;
 }
 
-// The attempts as bars on one time axis: that of the call, or of its attempts if those are more precise.
+// The attempts as bars on one time axis: that of the call, or of its attempts if these end later.
 export function barsOf(call: FailedCall): Bar[] {
   const at = (attempt: FailedAttempt) => (attempt.sentAfter ? toMs(attempt.sentAfter) : 0);
   const ends = call.attempts.map((attempt) => at(attempt) + (attempt.took ? toMs(attempt.took) : 0));

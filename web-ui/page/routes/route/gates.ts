@@ -15,11 +15,11 @@ export interface BreakerLine {
 }
 
 export interface Line {
-  // Failures up to which it allows retries; approximate for several processes, each with its own window.
+  // Failures up to which retries are allowed; approximate for several processes, each with its own window.
   readonly at: number;
-  // Failures / at; above 1 = over the line.
+  // Failures / at; above 1 = exceeded.
   readonly used: number;
-  // What the line means for retries.
+  // The meaning of the line for retries.
   readonly words: string;
 }
 
@@ -41,12 +41,12 @@ function lineOf(breaker: RetryBreaker, failures: number, successes: number): Lin
   return { at, used: at > 0 ? failures / at : failures > 0 ? Infinity : 0, words };
 }
 
-// True if the route as a whole has more failures than a guard admits, in either mode.
+// True if the route as a whole has more failures than a guard allows, in either mode.
 export function isAboveMaxRatio(stats: RouteStats, { maxRatio }: RetryBreaker): boolean {
   return maxRatio !== undefined && Number(stats.windowFailures) > maxRatio * Number(stats.windowSuccesses);
 }
 
-// True if it blocks retries now, or did in the window of the rates: credit is spent and earned from call to call.
+// True if it blocks retries now, or did within the window: credit changes from call to call.
 export function breakerHolds(stats: RouteStats): boolean {
   return stats.breakerRefuses > 0 || blockedRecently(stats);
 }
@@ -55,7 +55,7 @@ function blockedRecently({ fates }: RouteStats): boolean {
   return fates.some(({ fate, perS }) => fate === Fate.RETRY_BREAKER && perS > 0);
 }
 
-// What the retry breaker does now; in observe, what it would do.
+// The state of the retry breaker; in observe mode, its would-be state.
 export function breakerNow(stats: RouteStats, { mode }: RetryBreaker): string {
   const would = stats.mode === Mode.OBSERVE;
   const [holds, some, admits] = mode === RetryBreakerMode.RATIO ? RATIO_WORDS[would ? "would" : "does"] : CREDIT_WORDS[would ? "would" : "does"];
@@ -71,7 +71,7 @@ const CREDIT_WORDS = {
   would: ["would have no credit for a retry", "would have no credit for some retries", "would block no retry"],
 } as const;
 
-// "at 2 of 3 processes", or what it is where it is nowhere.
+// "at 2 of 3 processes", or `otherwise` if at none.
 export function atProcesses(refusing: number, stats: RouteStats, doing: string, otherwise: string): string {
   if (refusing === 0) return otherwise;
   if (refusing >= stats.clients) return stats.clients === 1 ? doing : `${doing} at all ${stats.clients} processes`;

@@ -1,4 +1,4 @@
-// The last change of a rule that matches a route: what made the route as it is, however long ago.
+// The last change of a rule that matches a route, at any time.
 import type { Client } from "@connectrpc/connect";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { ChangeFilterSchema, ObjectKind } from "$wire/history_pb";
@@ -9,12 +9,12 @@ import type { Touch } from "./related_changes";
 
 export interface LastChange {
   readonly touch: Touch;
-  // The state before it is still kept: it can be gone back to.
+  // The state before it is still kept, so a rollback is possible.
   readonly canGoBack: boolean;
 }
 
-// Of changes that name the same two services some are of rules for another cluster or method; beyond so many pages
-// nobody waits for the answer.
+// Of the changes for the same two services, some are for another cluster or method. The search ends after
+// this number of pages.
 const PAGES = 5;
 
 // Undefined = none is kept.

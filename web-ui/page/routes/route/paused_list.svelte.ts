@@ -1,7 +1,7 @@
 // A list that updates, but not while a row is open.
 //
-// Reading is: a row is open, the pointer is over the list, or the focus in it. What came meanwhile is counted; it is
-// shown when nobody reads any more, or when it is asked for.
+// It pauses while a row is open, the pointer is over it, or it has the focus. Newer rows are counted and
+// shown after that, or on request.
 export class Reading<T extends { readonly id: string }> {
   open = $state.raw<ReadonlySet<string>>(new Set());
   hovered = $state(false);
@@ -17,7 +17,7 @@ export class Reading<T extends { readonly id: string }> {
     return this.#still ?? this.#latest;
   }
 
-  // How many came since the list stands still.
+  // The number of rows that arrived during the pause.
   get waiting(): number {
     const still = this.#still;
     if (still === undefined) return 0;
@@ -31,7 +31,7 @@ export class Reading<T extends { readonly id: string }> {
     this.#latest = latest;
   }
 
-  // Also while it is read.
+  // Also during a pause.
   catchUp(): void {
     this.#still = this.reads ? this.#latest : undefined;
     const shown = new Set(this.shown.map(({ id }) => id));

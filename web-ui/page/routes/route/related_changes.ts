@@ -1,4 +1,4 @@
-// Which changes of rules, guards and kills concern a route, and where they stand on its charts. Pure.
+// Changes of rules, guards and kills that match a route, and their marks on its charts. Pure.
 import type { Change, ObjectChange } from "$wire/history_pb";
 import type { RouteStats } from "$wire/fleet_pb";
 import { kindOf, patternOf, verbOf, whoOf } from "../../history/objects";
@@ -8,7 +8,7 @@ import { clock } from "../../format/time";
 
 export interface Touch {
   readonly change: Change;
-  // Those of its objects that match the route.
+  // Its objects that match the route.
   readonly objects: readonly ObjectChange[];
   // "rule changed, kill set".
   readonly words: string;
@@ -34,7 +34,7 @@ export function touching(changes: readonly Change[], key: RouteStats["key"]): To
   return [...found.values()].sort((a, b) => (a.change.revision < b.change.revision ? 1 : -1));
 }
 
-// By this machine's clock: the servers' is ahead of it by `aheadS`.
+// By this machine's clock; the server's is ahead of it by `aheadS`.
 export function marksOf(touches: readonly Touch[], aheadS: number): Mark[] {
   return touches.flatMap(({ change, objects, words, href }) => {
     if (change.at === undefined) return [];

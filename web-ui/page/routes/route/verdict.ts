@@ -1,4 +1,4 @@
-// A route in one sentence: what an operator wants to know first. Pure.
+// The state of a route in one sentence. Pure.
 import type { RouteStats } from "$wire/fleet_pb";
 import { Mode } from "$wire/policy_pb";
 import { FAILING_SHARE } from "../../statistics/failing";
@@ -29,16 +29,16 @@ export function verdictOf(stats: RouteStats | undefined): Verdict {
           why: `By kill ${keyText(stats.awaitedKill)}. Rates still include traffic from before it: ${times(stats.amplification)}, ${stormed}.`,
         };
   }
-  // On the page of one route single calls matter too.
+  // The page of one route also reports low rates.
   if (stats.errorShare >= FAILING_SHARE) {
     return { level: "failing", answer: `Failing: ${share(stats.errorShare)} of calls`, why: sentence("Retries do not multiply the failures", held) };
   }
   return { level: "calm", answer: "Calm", why: sentence(`About one attempt per call; ${failed}`, held) };
 }
 
-// What stops repeats at present, the strongest first; none = nothing does.
+// The gates that block retries now, the strongest first.
 export function holding(stats: RouteStats): string[] {
-  // In observe nothing is refused.
+  // Observe mode blocks nothing.
   const would = stats.mode === Mode.OBSERVE;
   return [
     stats.killed > 0 ? "a kill switch stops retries" : "",

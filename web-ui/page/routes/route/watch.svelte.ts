@@ -1,10 +1,9 @@
-// One route, watched closely: a stream of its own while its page is seen.
+// The stream of one route, open while its page is visible.
 //
-// The stream that all tabs share has every route as a mean over 10 s, from reports that come every few seconds. That
-// is too slow for "did it stop?". Watching one route makes its processes report every second and lets the figures be
-// taken over as little as 1 s. A browser has six connections per origin over HTTP/1.1, so the stream ends when the
-// tab is hidden: there is one more per window that is looked at, not one per tab. Until it speaks, and when it
-// fails, the shared stream's figures are shown.
+// The shared stream has every route as a mean over 10 s, from reports that arrive every few seconds. Watching
+// one route makes its processes report every second, with rates over as little as 1 s. A browser has six
+// connections per origin over HTTP/1.1, so the stream ends when the tab is hidden. Without it, the statistics
+// of the shared stream are shown.
 import { problemOf } from "../../api/client";
 import type { Problem } from "../../api/client";
 import { Recent, sampleOf, secondsOf } from "../../feed/past";
@@ -22,22 +21,22 @@ export class RouteWatch {
   // The latest failed calls; the last received ones while there is no stream.
   failures = $state.raw<readonly RouteFailure[]>([]);
   samples = $state.raw<readonly Sample[]>([]);
-  // What is shown comes from this stream, and now.
+  // The statistics shown are from this stream.
   live = $state(false);
   problem = $state.raw<Problem>();
 
   readonly #recent = new Recent();
-  // The server's clock against this machine's.
+  // The server's clock is ahead of this machine's by this.
   #aheadS = 0;
 
-  // Returns what ends it.
+  // Returns the function that ends it.
   start(ask: Ask): () => void {
     const end = new AbortController();
     void this.#run(ask, end.signal);
     return () => { end.abort(); };
   }
 
-  // Statistics of the shared stream, while there is none of its own.
+  // Statistics of the shared stream, used while this stream has none.
   instead(stats: RouteStats | undefined, at: number): void {
     if (this.live) return;
     this.samples = this.#recent.add(sampleOf(stats, at), this.#aheadS);

@@ -1,4 +1,4 @@
-// Retries on a route that Damper does not send: marked requests to the callee, and loops in the caller.
+// Retries on a route that its rule does not cause: marked requests to the callee, and loops in the caller.
 import type { RouteStats } from "$wire/fleet_pb";
 import { rate } from "../../format/numbers";
 
