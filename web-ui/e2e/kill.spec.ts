@@ -33,7 +33,7 @@ test("a kill is thrown with a reason, its reach said before and who obeyed after
     await expect(page.getByTestId("convergence")).toContainText(/applied by all 4 clients/);
     const row = page.locator('tr[data-kill="* * stock *"]');
     await expect(row).toContainText("a browser test");
-    await expect(row.getByTestId("obeyed")).toContainText(/all \d+/);
+    await expect(row.getByTestId("delivered")).toContainText(/all \d+/);
     expect((await kills.listKills({})).kills.filter(({ reason }) => reason === "a browser test")).toHaveLength(1);
     await row.getByRole("button", { name: "End it…" }).click();
     await say(page.getByRole("dialog"));

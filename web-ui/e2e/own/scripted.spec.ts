@@ -152,13 +152,13 @@ test("a kill is pressed for a reason, after its reach; it says who obeys, counts
   await expectSound(page);
   for (const caller of callers) caller.answer = silent;
   await page.getByRole("button", { name: "Stop retries now" }).click();
-  const obeyed = page.getByTestId("obeyed");
-  await expect(obeyed).toContainText("0 of 2");
+  const delivered = page.getByTestId("delivered");
+  await expect(delivered).toContainText("0 of 2");
   await expect(page.getByTestId("convergence").getByRole("listitem")).toHaveCount(2);
   callers[0]?.catchUp();
-  await expect(obeyed).toContainText("1 of 2");
+  await expect(delivered).toContainText("1 of 2");
   callers[1]?.catchUp();
-  await expect(obeyed).toContainText("all 2");
+  await expect(delivered).toContainText("all 2");
   const ends = page.getByRole("cell", { name: /^in / });
   const first = await ends.innerText();
   await expect(ends).not.toHaveText(first);

@@ -1,4 +1,4 @@
-// Who may write what, and what is asked of those whom nothing proves.
+// Permissions, and the name that an unproven identity must enter.
 import { cleanup, screen, waitFor, within } from "@testing-library/svelte";
 import userEvent from "@testing-library/user-event";
 import { create } from "@bufbuild/protobuf";
@@ -28,7 +28,7 @@ async function known(fields: object): Promise<Me> {
   return me;
 }
 
-test("each role may write what docs/security.md says", async () => {
+test("each role may write as in docs/security.md", async () => {
   const may = async (role: Role, scope = {}) => {
     const me = await known({ role, scope });
     return (["rule", "guard", "kill", "everything"] as const).filter((what) => me.refusal(what, [NAMES]) === undefined);
@@ -79,7 +79,7 @@ async function change(user: ReturnType<typeof userEvent.setup>): Promise<HTMLEle
   return screen.getByRole("dialog");
 }
 
-test("the review begins at the difference and tells the change's warnings from those before it", async () => {
+test("the review separates warnings caused by the change", async () => {
   const user = userEvent.setup();
   edited({ principal: "token kim (1)", role: Role.ADMIN, tokensRequired: true });
   const dialog = await change(user);
@@ -103,7 +103,7 @@ test("where no token proves it a name and a reason are required", async () => {
   await waitFor(() => { expect(written.map(({ options }) => [options?.author, options?.reason])).toEqual([["kim", "sale"]]); });
 });
 
-test("a draft is there again after the page was loaded anew, and gone once it is discarded", async () => {
+test("a draft survives a reload until it is discarded", async () => {
   const user = userEvent.setup();
   const who = { principal: "token kim (1)", role: Role.ADMIN, tokensRequired: true };
   edited(who);

@@ -25,7 +25,7 @@ test("a clock that goes back makes no line that goes back", () => {
   expect(times(recent.add(received(2), 0))).toEqual([1, 2]);
 });
 
-test("what the server tells stands before what is heard, by this machine's clock", () => {
+test("the server's spans precede own samples, by the local clock", () => {
   const recent = new Recent();
   recent.setPast([span(1_000), span(1_010, { callsPerS: 4, failedPerS: 1 })]);
   const samples = recent.add(received(990), 30);
@@ -47,7 +47,7 @@ test("while the stream was away the server's spans take its place", () => {
   expect(times(recent.add(received(141), 0))).toEqual([90, 100, 110, 120, 130, 141]);
 });
 
-test("where nobody was heard the line breaks", () => {
+test("the line breaks where samples are missing", () => {
   const recent = new Recent();
   recent.setPast([span(100), span(130), span(140)]);
   expect(times(recent.add(received(150), 0))).toEqual([100, "gap", 130, 140, 150]);
@@ -59,7 +59,7 @@ test("without calls there is no share of failures", () => {
   expect(sampleOf(undefined, 1)).toMatchObject({ callsPerS: 0, p99Ms: undefined });
 });
 
-test("what is heard of all routes goes on from what the server told, span by span", () => {
+test("spans of all routes continue the server's", () => {
   const routes = [route("orders", { errorShare: 0.1 }), route("shop", { attemptsPerS: 30 })];
   const past = [span(100)];
   expect(withSpan(past, routes, { $typeName: "google.protobuf.Timestamp", seconds: 105n, nanos: 0 })).toBe(past);

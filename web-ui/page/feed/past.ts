@@ -71,8 +71,8 @@ export class Recent {
     if (past.length > 0) this.#past = past;
   }
 
-  // Adds a sample. The server's clock is ahead of this machine's by `aheadS`. Drops samples that are not older, as after a clock was set
-  // back.
+  // Adds a sample. The server's clock is ahead of this machine's by `aheadS`. Drops samples that
+  // are not older, as after a clock was set back.
   add(sample: Sample, aheadS: number): readonly Sample[] {
     this.#own = [...this.#own.filter(({ at }) => at > sample.at - PAST_S && at < sample.at), sample];
     const past = this.#past.map((span) => sampleOfSpan(span, aheadS)).filter(({ at }) => at > sample.at - PAST_S && this.#isNews(at));

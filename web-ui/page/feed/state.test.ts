@@ -33,7 +33,7 @@ test("a reset forgets everything before it and marks nothing", () => {
   expect(after?.changed).toEqual([]);
 });
 
-test("whoever comes late is told the past as it is by then", () => {
+test("a late tab receives the samples up to then", () => {
   const at = (seconds: bigint) => ({ seconds, nanos: 0 });
   const past = [{ until: at(90n), callsPerS: 5 }];
   const opened = fold(undefined, message({ reset: true, asOf: at(95n), routes: [route("orders")], past }));
@@ -58,7 +58,7 @@ test("what a long first message goes on to bring is not marked either", () => {
   expect(later?.changed).toEqual([keyText(rule("stock", 8n).rule?.key)]);
 });
 
-test("rows that nothing was said of are the very same, so that nobody sorts them anew", () => {
+test("unchanged rows are the same objects, so that they are not sorted", () => {
   const before = fold(undefined, start);
   const after = fold(before, message({ revision: 8n, routes: [route("gateway", { amplification: 2 })] }));
   expect(after?.rules).toBe(before?.rules);
@@ -71,7 +71,7 @@ test("of a rule a tab gets a row without anything nested, which is quick to copy
   expect(Object.values(row ?? {}).filter((value) => typeof value === "object")).toEqual([]);
 });
 
-test("kills are said once an interval and hold for its further messages", () => {
+test("kills are sent once per interval and stay for its further messages", () => {
   const first = fold(undefined, message({ reset: true, kills: [kill("stock")] }));
   const further = fold(first, message({ continued: true, routes: [route("orders")] }));
   expect(further?.kills).toHaveLength(1);

@@ -8,7 +8,7 @@ import { keepOpen, Wake } from "./link";
 import type { Fleet } from "./state";
 import { asReset, fold } from "./state";
 
-// A tab sends "bye" when it closes, because a port has no close event, and "again" when the identity has changed.
+// A tab sends "bye" when it closes, because a port has no close event, and "again" for another identity.
 
 interface PortEvent extends globalThis.Event {
   readonly ports: readonly MessagePort[];

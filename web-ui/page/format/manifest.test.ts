@@ -44,6 +44,6 @@ owner: "yes: 'we' #1"
 });
 
 test("durations lose nothing", () => {
-  const told = [{ seconds: 0n, nanos: 0 }, { seconds: 90n, nanos: 0 }, { seconds: 1n, nanos: 1000 }, { seconds: -2n, nanos: 0 }, { seconds: 86_400n, nanos: 0 }];
-  expect(told.map((one) => exact({ $typeName: "google.protobuf.Duration", ...one }))).toEqual(["0ms", "90s", "1000001us", "-2s", "24h"]);
+  const durations = [{ seconds: 0n, nanos: 0 }, { seconds: 90n, nanos: 0 }, { seconds: 1n, nanos: 1000 }, { seconds: -2n, nanos: 0 }, { seconds: 86_400n, nanos: 0 }];
+  expect(durations.map((one) => exact({ $typeName: "google.protobuf.Duration", ...one }))).toEqual(["0ms", "90s", "1000001us", "-2s", "24h"]);
 });

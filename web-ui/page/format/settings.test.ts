@@ -12,15 +12,15 @@ function rule(policy: object, more: object = {}) {
   return create(RuleSchema, { key: { callerService: "a" }, policy, revision: 7n, updatedBy: "ann", ...more });
 }
 
-function told(...versions: (Settable | undefined)[]) {
+function differences(...versions: (Settable | undefined)[]) {
   return differing(versions).map(({ path, values }) => [path, ...values]);
 }
 
 test("settings are named and written as in a manifest", () => {
   const backoff = { kind: { case: "exponential" as const, value: { base: { nanos: 2_500_000 }, max: { seconds: 90n }, jitter: Jitter.PLUS_MINUS } } };
   const codes = { kind: { case: "allow" as const, value: { codes: [Code.UNAVAILABLE, Code.ABORTED] } } };
-  const said = settings(rule({ mode: Mode.ENFORCE, timeout: { seconds: 7200n }, retry: { maxAttempts: 4, codes, backoff }, budget: {} }, { owner: "team-a" }));
-  expect(said.map(({ path, value }) => [path, value])).toEqual([
+  const listed = settings(rule({ mode: Mode.ENFORCE, timeout: { seconds: 7200n }, retry: { maxAttempts: 4, codes, backoff }, budget: {} }, { owner: "team-a" }));
+  expect(listed.map(({ path, value }) => [path, value])).toEqual([
     ["policy.mode", "enforce"],
     ["policy.timeout", "2h"],
     ["policy.retry.max_attempts", "4"],
@@ -33,30 +33,30 @@ test("settings are named and written as in a manifest", () => {
   ]);
 });
 
-test("exactly what changed is told, not what the server sets", () => {
+test("only changed settings are listed, none set by the server", () => {
   const before = rule({ mode: Mode.OBSERVE, retry: { maxAttempts: 3 } });
   const after = rule({ mode: Mode.OBSERVE, retry: { maxAttempts: 5 }, holdUnary: true }, { revision: 9n, updatedBy: "bob" });
-  expect(told(before, after)).toEqual([
+  expect(differences(before, after)).toEqual([
     ["policy.retry.max_attempts", "3", "5"],
     ["policy.hold_unary", undefined, "true"],
   ]);
-  expect(told(before, rule({ mode: Mode.OBSERVE, retry: { maxAttempts: 3 } }, { revision: 8n }))).toEqual([]);
+  expect(differences(before, rule({ mode: Mode.OBSERVE, retry: { maxAttempts: 3 } }, { revision: 8n }))).toEqual([]);
 });
 
-test("what is not set says what that means, where its section is there", () => {
+test("a value that is not set shows its default", () => {
   const three = rule({ retry: { maxAttempts: 3 } });
   expect(differing([rule({ retry: {} }), three])[0]?.unset).toEqual(["default 3", ""]);
   expect(differing([rule({ mode: Mode.OFF }), three]).find(({ path }) => path.endsWith("attempts"))?.unset).toEqual(["", ""]);
 });
 
 test("an empty section is a difference only where it stands alone", () => {
-  expect(told(rule({ retry: {} }), rule({ retry: { maxAttempts: 3 } }))).toEqual([["policy.retry.max_attempts", undefined, "3"]]);
-  expect(told(rule({ mode: Mode.OFF }), rule({ mode: Mode.OFF, hedge: {} }))).toEqual([["policy.hedge", undefined, "{}"]]);
+  expect(differences(rule({ retry: {} }), rule({ retry: { maxAttempts: 3 } }))).toEqual([["policy.retry.max_attempts", undefined, "3"]]);
+  expect(differences(rule({ mode: Mode.OFF }), rule({ mode: Mode.OFF, hedge: {} }))).toEqual([["policy.hedge", undefined, "{}"]]);
 });
 
-test("three versions tell what any of them has otherwise", () => {
+test("three versions list the settings in which any of them differs", () => {
   const guard = (maxAttempts: number, owner: string) => create(GuardSchema, { ceiling: { maxAttempts }, owner });
-  expect(told(guard(2, "x"), guard(3, "x"), guard(4, "y"))).toEqual([
+  expect(differences(guard(2, "x"), guard(3, "x"), guard(4, "y"))).toEqual([
     ["ceiling.max_attempts", "2", "3", "4"],
     ["owner", "x", "x", "y"],
   ]);
@@ -64,7 +64,7 @@ test("three versions tell what any of them has otherwise", () => {
 
 test("one that was created has all its settings", () => {
   const kill = create(KillSwitchSchema, { reason: "stock is down", calls: true, remaining: { seconds: 9n } });
-  expect(told(undefined, kill)).toEqual([
+  expect(differences(undefined, kill)).toEqual([
     ["calls", undefined, "true"],
     ["reason", undefined, "stock is down"],
   ]);
@@ -76,5 +76,5 @@ test("the meaning of an absent value is found in the words of the wire", () => {
   expect(unsetMeans("base to 24 h, default 250 ms, or base where base is longer.")).toBe("default 250 ms");
   expect(unsetMeans("1 ms to 1 h; absent = no limit.")).toBe("no limit");
   expect(unsetMeans("Default observe: count what would be refused.")).toBe("default observe");
-  expect(unsetMeans("Whom to ask about it.")).toBe("");
+  expect(unsetMeans("Contact of the owner.")).toBe("");
 });

@@ -67,7 +67,7 @@ const shop: Answer = {
 
 const picture = () => screen.findByRole("group", { name: /Picture of the chain/ });
 
-test("every edge says its multiplication, in the picture and in the table", async () => {
+test("every edge has its amplification in picture and table", async () => {
   shown("/chain", () => shop);
   const words = (await picture()).querySelector(".words");
   expect(words?.textContent).toMatch(/×1\.00.*▲×2\.50/s);
@@ -75,7 +75,7 @@ test("every edge says its multiplication, in the picture and in the table", asyn
   expect(row?.textContent).toMatch(/orders.*stock.*40\.0.*high.*×2\.50.*100.*3/s);
 });
 
-test("the worst path is told hop by hop, as measured and at most", async () => {
+test("the worst path is listed hop by hop, measured and possible", async () => {
   shown("/chain", () => shop);
   expect((await screen.findByTestId("worst-measured")).textContent).toMatch(/×2\.50.*high.*at stock per request at gateway/s);
   expect(screen.getByTestId("worst-possible").textContent).toMatch(/≤ 5.*at stock per request at gateway/s);
@@ -98,7 +98,7 @@ test("the route and its rule are one press away, and one without a rule leads to
   expect(rows.getByText("enforce").getAttribute("href")).toBe("/rule?caller=*&cluster=*&callee=stock&method=*");
 });
 
-test("a press on a service looks at it alone, the address says so, and Escape leads back", async () => {
+test("a press on a service selects it, Escape deselects it", async () => {
   const user = userEvent.setup();
   const asked: string[] = [];
   shown("/chain", (around) => {
@@ -147,13 +147,13 @@ test("new figures move no service", async () => {
   expect(places()).toEqual(before);
 });
 
-test("a service that nobody knows is said so, with the way back", async () => {
+test("an unknown service is reported, with a link back", async () => {
   shown("/chain?service=ghost", () => { throw new ConnectError("no route from or to ghost is known", Code.NotFound); });
   expect(await screen.findByText("No route from or to ghost is known.")).toBeTruthy();
   expect(screen.getByText("The whole chain").getAttribute("href")).toBe("/chain");
 });
 
-test("without calls, and when the server refuses, it says so", async () => {
+test("no calls and a rejected request are reported", async () => {
   const { unmount } = shown("/chain", () => ({}));
   expect(await screen.findByText(/The chain is built from/)).toBeTruthy();
   unmount();
@@ -161,7 +161,7 @@ test("without calls, and when the server refuses, it says so", async () => {
   expect((await screen.findByRole("alert")).textContent).toContain("Not allowed: ask an admin");
 });
 
-test("more than a screen can tell apart is not drawn whole, and the table has it all", async () => {
+test("a large graph is drawn in part, and the table lists all edges", async () => {
   shown("/chain", () => manyServices(400));
   expect(await screen.findByText(/too many for one picture/)).toBeTruthy();
   expect(document.querySelectorAll("svg.chain .service").length).toBeLessThanOrEqual(120);
@@ -176,7 +176,7 @@ const broken: Answer = {
   ],
 };
 
-test("failing edges are told apart by word and class, and the one where failures start from those above it", async () => {
+test("failing edges differ by word and class, also where failures start", async () => {
   shown("/chain", () => broken);
   const drawn = await picture();
   const edge = (name: string) => drawn.querySelector(`[data-edge="${name}"]`);

@@ -7,7 +7,7 @@ import { isFailing, roots } from "../statistics/failing";
 import type { Flow, Root } from "../statistics/failing";
 import type { Arc } from "./topology";
 
-export interface SeenEdge extends Arc, Flow {
+export interface GraphEdge extends Arc, Flow {
   // "caller callee". Names contain no spaces.
   readonly name: string;
   readonly edge: Edge;
@@ -25,19 +25,19 @@ export interface SeenEdge extends Arc, Flow {
 }
 
 // The edges, and where failures start among them.
-export interface Seen {
-  readonly edges: readonly SeenEdge[];
-  readonly roots: readonly Root<SeenEdge>[];
+export interface Graph {
+  readonly edges: readonly GraphEdge[];
+  readonly roots: readonly Root<GraphEdge>[];
 }
 
-export function seen(answer: GetChainResponse, routes: Iterable<RouteStats>): Seen {
-  const edges = seenEdges(answer, routes);
+export function graphOf(answer: GetChainResponse, routes: Iterable<RouteStats>): Graph {
+  const edges = edgesOf(answer, routes);
   const found = roots(edges);
   const starts = new Set(found.flatMap(({ at }) => at.map(({ name }) => name)));
   return { edges: edges.map((edge) => (starts.has(edge.name) ? { ...edge, atRoot: true } : edge)), roots: found };
 }
 
-function seenEdges(answer: GetChainResponse, routes: Iterable<RouteStats>): SeenEdge[] {
+function edgesOf(answer: GetChainResponse, routes: Iterable<RouteStats>): GraphEdge[] {
   const routesOf = new Map<string, RouteStats[]>();
   for (const route of routes) {
     const name = edgeName(route.key?.callerService ?? "", route.key?.calleeService ?? "");
@@ -74,14 +74,14 @@ export function steps(path: readonly string[]): string[] {
 }
 
 // The link of an edge: its route, or the filtered list if there are several.
-export function edgeHref({ from, to, routes }: SeenEdge): string {
+export function edgeHref({ from, to, routes }: GraphEdge): string {
   const [only] = routes;
   if (only !== undefined && routes.length === 1) return hrefOf("/route", only.key);
   return `/?${new URLSearchParams({ q: `${from} ${to}` }).toString()}`;
 }
 
 // Key of the drawing: changes only when edges appear or disappear.
-export function shapeOf(edges: readonly SeenEdge[]): string {
+export function shapeOf(edges: readonly GraphEdge[]): string {
   return edges.map(({ name }) => name).sort().join("\n");
 }
 
@@ -91,13 +91,13 @@ export const MOST_EDGES = 360;
 
 // The edges to draw. Of a large graph: where failures start, the paths with the highest amplification, then
 // the most retries.
-export function drawable(edges: readonly SeenEdge[]): readonly SeenEdge[] {
+export function drawable(edges: readonly GraphEdge[]): readonly GraphEdge[] {
   const services = new Set(edges.flatMap(({ from, to }) => [from, to]));
   if (services.size <= MOST_SERVICES && edges.length <= MOST_EDGES) return edges;
-  const rank = (edge: SeenEdge) => (edge.atRoot ? 2 : edge.onMeasured || edge.onPossible ? 1 : 0);
+  const rank = (edge: GraphEdge) => (edge.atRoot ? 2 : edge.onMeasured || edge.onPossible ? 1 : 0);
   const first = [...edges].sort((a, b) => rank(b) - rank(a) || b.edge.attemptsPerS - b.edge.callsPerS - (a.edge.attemptsPerS - a.edge.callsPerS)
     || (a.name < b.name ? -1 : 1));
-  const drawn: SeenEdge[] = [];
+  const drawn: GraphEdge[] = [];
   const named = new Set<string>();
   for (const edge of first) {
     named.add(edge.from).add(edge.to);

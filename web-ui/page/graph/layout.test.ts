@@ -81,7 +81,7 @@ test("circles are named from their first name on, each once", () => {
   expect(circles(arcs(SHOP))).toEqual([]);
 });
 
-test("a service stands right of all that call it, and who is called by nobody just before whom it calls", () => {
+test("a service stands right of its callers; without callers, before its callee", () => {
   const at = layers(arcs("gateway>orders gateway>stock orders>stock batch>stock"));
   expect(Object.fromEntries(at)).toEqual({ batch: 1, gateway: 0, orders: 1, stock: 2 });
 });

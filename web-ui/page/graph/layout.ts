@@ -1,7 +1,6 @@
-// Where services and lines are drawn: layers from left to right (or downwards where the screen is narrow), few
-// crossings, lines as straight as the order allows.
+// Positions of services and lines: layers from left to right (downwards on a narrow screen), few crossings,
+// lines as straight as the order allows.
 //
-// After Sugiyama, Tagawa and Toda (1981): circles are opened (graph.ts), a line over several layers gets a place in
 // After Sugiyama, Tagawa and Toda (1981): cycles are opened (topology.ts); a line over several layers gets a
 // place in each of them; places are ordered by the mean of their neighbours until crossings no longer fall,
 // and then moved towards their neighbours without overlap: the least-squares solution under fixed order and

@@ -65,7 +65,7 @@ function shown(at: string, { changes, rollback, rollbackAll, now = () => rule(5,
   }, {}, who);
 }
 
-test("a change says who, when with zone, from where, why, and what it was before", async () => {
+test("a change shows author, time with zone, source, reason and values", async () => {
   shown("/history");
   const row = (await screen.findByRole("link", { name: "12" })).closest("tr");
   expect(row?.textContent).toMatch(/2027.*(UTC|GMT|[A-Z]{3,4}|[+-]\d).*token ann \(a1\).*rule changed.*orders \* stock \*/s);
@@ -93,10 +93,10 @@ test("a search that goes on is gone on with", async () => {
 
 test("a new revision on the stream brings the new change", async () => {
   let list = [CHANGE];
-  const { tell } = shown("/history", { changes: () => ({ changes: list }) });
+  const { send } = shown("/history", { changes: () => ({ changes: list }) });
   await screen.findByRole("link", { name: "12" });
   list = [create(ChangeSchema, { ...CHANGE, revision: 21n }), CHANGE];
-  tell(messageEvent({ revision: 21n }));
+  send(messageEvent({ revision: 21n }));
   expect(await screen.findByRole("link", { name: "21" })).toBeTruthy();
 });
 
@@ -110,7 +110,7 @@ test("two ticked revisions can be compared, the older first", async () => {
   expect((await screen.findByTestId("difference")).textContent).toMatch(/Revision 12.*Revision 19.*max_attempts.*3.*5/s);
 });
 
-test("a rollback says what would change before it is carried out, and is sent once", async () => {
+test("a rollback shows its effect first and is sent once", async () => {
   const user = userEvent.setup();
   const sent: RollbackRequest[] = [];
   shown("/history?rev=12", {
@@ -135,7 +135,7 @@ test("a rollback says what would change before it is carried out, and is sent on
   expect(sent[1]?.options?.requestId).toMatch(/^[0-9a-f]{32}$/);
 });
 
-test("a rollback that somebody forestalls writes nothing and shows what would change now", async () => {
+test("a rollback after a concurrent change writes nothing", async () => {
   const user = userEvent.setup();
   let now = rule(5, 12n);
   const expected: (bigint | undefined)[] = [];
@@ -187,7 +187,7 @@ test("everything is rolled back only with a reason, and only from the revision t
   expect(sent[1]).toMatchObject({ toRevision: 11n, expectedRevision: 20n, options: { reason: "the deploy was wrong" } });
 });
 
-test("what the server would refuse is said before, and can not be sent", async () => {
+test("a rollback that the server rejects cannot be sent", async () => {
   const user = userEvent.setup();
   shown("/history?rev=12", {
     rollback: () => { throw new ConnectError("3 is more than 2, the ceiling of guard", Code.InvalidArgument); },
@@ -198,17 +198,17 @@ test("what the server would refuse is said before, and can not be sent", async (
   expect(dialog.getByRole("button", { name: "Roll back" }).hasAttribute("disabled")).toBe(true);
 });
 
-test("while the server is away nothing can be rolled back, and the dialog says why", async () => {
+test("a rollback is disabled with a reason while disconnected", async () => {
   const user = userEvent.setup();
-  const { tell } = shown("/history?rev=12", { rollback: () => ({ updated: 1, results: [{ key: KEY, change: Outcome.UPDATED }] }) });
+  const { send } = shown("/history?rev=12", { rollback: () => ({ updated: 1, results: [{ key: KEY, change: Outcome.UPDATED }] }) });
   await user.click(await screen.findByRole("button", { name: /Undo this change/ }));
-  tell({ kind: "down", reason: "gone", waitMs: 1000 });
+  send({ kind: "down", reason: "gone", waitMs: 1000 });
   const dialog = within(screen.getByRole("dialog"));
   expect(await dialog.findByText(/Disconnected: no changes are possible/)).toBeTruthy();
   expect(dialog.getByRole("button", { name: "Roll back" }).hasAttribute("disabled")).toBe(true);
 });
 
-test("a revision that is no longer kept is said to be so", async () => {
+test("a revision that is no longer kept is reported", async () => {
   shown("/history?rev=2", { changes: () => ({ oldestRevision: 5n, revision: 20n }) });
   expect(await screen.findByText("Changes are kept from revision 6 on.")).toBeTruthy();
 });

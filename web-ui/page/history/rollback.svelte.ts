@@ -1,5 +1,5 @@
-// A rollback: its effect, findings and problems before it is confirmed. A dry-run write finds them, and is
-// sent again after a concurrent change.
+// A rollback: its effect, findings and problems before it is confirmed. A dry-run write finds them; a
+// concurrent change triggers another one.
 import { create } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { Finding, RuleReach } from "$wire/admin_pb";

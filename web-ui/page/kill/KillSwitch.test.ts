@@ -1,4 +1,4 @@
-// The kill switch against an in-memory server: what leads to it says why, and what was pressed is followed to its proof.
+// The kill switch against an in-memory server: suggested reason, delivery and effect.
 import { cleanup, screen, waitFor } from "@testing-library/svelte";
 import userEvent from "@testing-library/user-event";
 import { Fleet } from "$wire/fleet_pb";
@@ -47,9 +47,9 @@ test("who comes from elsewhere must say why", async () => {
   expect((await screen.findByLabelText<HTMLInputElement>(/^Reason/)).value).toBe("");
 });
 
-test("after a stop its route and its live repeats stay beside the confirmation until they prove it, though the form is empty", async () => {
+test("after a stop its route and live retries are shown until confirmed", async () => {
   const user = userEvent.setup();
-  const { tell } = shown(killHref("stock", "down"));
+  const { send } = shown(killHref("stock", "down"));
   await user.click(await screen.findByRole("button", { name: "Stop retries…" }));
   await user.click(await screen.findByRole("button", { name: "Stop retries now" }));
   const proof = await screen.findByTestId("proof");
@@ -60,12 +60,12 @@ test("after a stop its route and its live repeats stay beside the confirmation u
   expect(screen.getByLabelText<HTMLInputElement>(/^Reason/).value).toBe("");
 
   const kills = [kill("stock", { revision: 21n })];
-  tell(messageEvent({ revision: 21n, kills, routes: [route("orders", { ...storm, killed: 1, awaitedKill: named, attemptsPerS: 60 })] }));
+  send(messageEvent({ revision: 21n, kills, routes: [route("orders", { ...storm, killed: 1, awaitedKill: named, attemptsPerS: 60 })] }));
   await waitFor(() => { expect(proof.textContent).toMatch(/Verifying…\s*20\.0 retries\/s now/); });
-  tell(messageEvent({ revision: 21n, kills, routes: [route("orders", { callsPerS: 40, attemptsPerS: 40, clients: 1, killed: 1 })] }));
+  send(messageEvent({ revision: 21n, kills, routes: [route("orders", { callsPerS: 40, attemptsPerS: 40, clients: 1, killed: 1 })] }));
   await waitFor(() => { expect(proof.textContent).toMatch(/Stopped:\s*0\.0 retries\/s now, 68\.0\/s before/); });
   expect(screen.getByTestId("still").textContent).toMatch(/✓\s*0\.0/);
-  tell(messageEvent({ revision: 21n, kills, routes: [route("orders", { ...storm, killed: 1 })] }));
+  send(messageEvent({ revision: 21n, kills, routes: [route("orders", { ...storm, killed: 1 })] }));
   await waitFor(() => { expect(proof.textContent).toMatch(/Not stopped:\s*68\.0 retries\/s now/); });
   expect(screen.getByTestId("still").textContent).toMatch(/▲\s*68\.0/);
 });

@@ -3,7 +3,7 @@ import { Fate } from "$wire/distribution_pb";
 import { ClientSchema, RouteStatsSchema } from "$wire/fleet_pb";
 import { expect, test } from "vitest";
 import { kill } from "../testing/messages";
-import { killHref, obedience, reachOf, setTogether } from "./reach";
+import { killHref, deliveryOf, reachOf, setTogether } from "./reach";
 
 const KILL = kill("stock", { revision: 7n, key: { callerService: "orders", callerCluster: "*", calleeService: "stock", calleeMethod: "*" } });
 
@@ -11,24 +11,24 @@ function client(service: string, fields: object = {}) {
   return create(ClientSchema, { identity: { service, cluster: "default", instance: "1" }, acknowledgedRevision: 7n, features: ["kill_switch"], ...fields });
 }
 
-test("a kill is obeyed by those who have confirmed it, of those whom it concerns", () => {
+test("a kill counts as delivered to clients that acknowledged it", () => {
   const behind = client("orders", { acknowledgedRevision: 6n });
   const without = client("orders", { features: ["base"] });
   const refusing = client("orders", { refused: [{ key: KILL.key, revision: 7n, kill: true, reason: "not possible" }] });
-  expect(obedience(KILL, [client("orders"), client("gateway")])).toEqual({ obey: 1, of: 1 });
-  expect(obedience(KILL, [client("orders"), behind, without, refusing])).toEqual({ obey: 1, of: 4 });
-  expect(obedience(KILL, [])).toEqual({ obey: 0, of: 0 });
+  expect(deliveryOf(KILL, [client("orders"), client("gateway")])).toEqual({ delivered: 1, of: 1 });
+  expect(deliveryOf(KILL, [client("orders"), behind, without, refusing])).toEqual({ delivered: 1, of: 4 });
+  expect(deliveryOf(KILL, [])).toEqual({ delivered: 0, of: 0 });
 });
 
 test("a kill that is not stored has no confirmations, and no change in common with others", () => {
   const held = { ...KILL, unstored: true };
-  expect(obedience(held, [client("orders")])).toBeUndefined();
+  expect(deliveryOf(held, [client("orders")])).toBeUndefined();
   expect(setTogether([KILL, KILL, held, { ...held }])).toEqual([[KILL, KILL]]);
 });
 
-test("who refuses a rule of the same key obeys the kill", () => {
+test("a client that rejected a rule of the same key still has the kill", () => {
   const refused = [{ key: KILL.key, revision: 3n, reason: "too much" }];
-  expect(obedience(KILL, [client("orders", { refused })])).toEqual({ obey: 1, of: 1 });
+  expect(deliveryOf(KILL, [client("orders", { refused })])).toEqual({ delivered: 1, of: 1 });
 });
 
 test("what is stopped has its price: the calls that succeed only by a repeat", () => {
@@ -45,8 +45,8 @@ test("what is stopped has its price: the calls that succeed only by a repeat", (
     ],
   });
   const any = { callerService: "*", callerCluster: "*", calleeService: "stock", calleeMethod: "*" };
-  expect(reachOf(any, [route])).toMatchObject({ repeatsPerS: 60, callsPerS: 40, savedPerS: 21 });
-  expect(reachOf({ ...any, calleeService: "ledger" }, [route])).toMatchObject({ repeatsPerS: 0, savedPerS: 0 });
+  expect(reachOf(any, [route])).toMatchObject({ retriesPerS: 60, callsPerS: 40, savedPerS: 21 });
+  expect(reachOf({ ...any, calleeService: "ledger" }, [route])).toMatchObject({ retriesPerS: 0, savedPerS: 0 });
 });
 
 test("the way to stop a service's retries names it, whatever its name", () => {

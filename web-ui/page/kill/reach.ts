@@ -9,9 +9,9 @@ import { extra } from "../statistics/verdict";
 export interface Reach {
   readonly routes: readonly RouteStats[];
   // Retries and hedges per second.
-  readonly repeatsPerS: number;
+  readonly retriesPerS: number;
   readonly callsPerS: number;
-  readonly sendsPerS: number;
+  readonly attemptsPerS: number;
   // Calls that succeed only by a retry or hedge; a kill makes them fail.
   readonly savedPerS: number;
 }
@@ -24,9 +24,9 @@ export function reachOf(names: Names | readonly Names[], routes: Iterable<RouteS
   const matching = [...routes].filter((route) => all.some((each) => matchesRoute(each, route)));
   return {
     routes: matching,
-    repeatsPerS: matching.reduce((sum, route) => sum + extra(route), 0),
+    retriesPerS: matching.reduce((sum, route) => sum + extra(route), 0),
     callsPerS: matching.reduce((sum, route) => sum + route.callsPerS, 0),
-    sendsPerS: matching.reduce((sum, route) => sum + route.attemptsPerS, 0),
+    attemptsPerS: matching.reduce((sum, route) => sum + route.attemptsPerS, 0),
     savedPerS: matching.flatMap(({ fates }) => fates).filter(({ fate, would }) => SAVED.has(fate) && !would).reduce((sum, { perS }) => sum + perS, 0),
   };
 }
@@ -42,8 +42,8 @@ export interface Proof {
 const NOTHING_PER_S = 0.05;
 
 // Whether a kill has stopped its load.
-export function proofOf({ routes, repeatsPerS, sendsPerS }: Reach, calls: boolean): Proof {
-  const perS = calls ? sendsPerS : repeatsPerS;
+export function proofOf({ routes, retriesPerS, attemptsPerS }: Reach, calls: boolean): Proof {
+  const perS = calls ? attemptsPerS : retriesPerS;
   if (routes.some(({ clients, killed, awaitedKill }) => (clients > 0 && killed === 0) || awaitedKill !== undefined)) return { level: "awaited", perS };
   return { level: perS < NOTHING_PER_S ? "given" : "failed", perS };
 }
@@ -77,8 +77,8 @@ export function setTogether(kills: readonly KillSwitch[]): readonly (readonly Ki
     .filter((group) => group.length > 1);
 }
 
-export interface Obedience {
-  readonly obey: number;
+export interface Delivery {
+  readonly delivered: number;
   // Clients in its scope.
   readonly of: number;
 }
@@ -88,14 +88,14 @@ const FEATURE = "kill_switch";
 
 // Clients that acknowledged the kill's revision. Undefined for a kill that is not stored, because it has no
 // revision.
-export function obedience({ key, revision, unstored }: KillSwitch, clients: readonly Client[]): Obedience | undefined {
+export function deliveryOf({ key, revision, unstored }: KillSwitch, clients: readonly Client[]): Delivery | undefined {
   if (unstored) return undefined;
-  if (key === undefined) return { obey: 0, of: 0 };
+  if (key === undefined) return { delivered: 0, of: 0 };
   const concerned = clients.filter(({ identity }) =>
     identity !== undefined && same(key.callerService, identity.service) && same(key.callerCluster, identity.cluster));
-  const obeying = concerned.filter(({ acknowledgedRevision, features, refused }) =>
+  const delivered = concerned.filter(({ acknowledgedRevision, features, refused }) =>
     acknowledgedRevision >= revision && features.includes(FEATURE) && !refused.some((one) => one.kill && keyText(one.key) === keyText(key)));
-  return { obey: obeying.length, of: concerned.length };
+  return { delivered: delivered.length, of: concerned.length };
 }
 
 function same(wanted: string, is: string): boolean {

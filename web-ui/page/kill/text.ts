@@ -4,7 +4,7 @@ import type { Names } from "../format/key";
 import { extra } from "../statistics/verdict";
 import { rate, some, times } from "../format/numbers";
 
-export function spoken({ callerService, callerCluster, calleeService, calleeMethod }: Names, calls: boolean): string {
+export function killTitle({ callerService, callerCluster, calleeService, calleeMethod }: Names, calls: boolean): string {
   const any = (name: string) => name === "*";
   const from = any(callerService) ? "" : ` from ${callerService}`;
   const cluster = any(callerCluster) ? "" : ` (cluster ${callerCluster})`;
@@ -14,10 +14,10 @@ export function spoken({ callerService, callerCluster, calleeService, calleeMeth
 }
 
 // Several kills that differ by their callees.
-export function spokenAll(all: readonly Names[], calls: boolean): string {
+export function killsTitle(all: readonly Names[], calls: boolean): string {
   const [first, ...others] = all;
   if (first === undefined) return "";
-  if (others.length === 0) return spoken(first, calls);
+  if (others.length === 0) return killTitle(first, calls);
   const callees = all.map(({ calleeService }) => calleeService);
   return `Stop ${calls ? "every call" : "retries"} to ${callees.slice(0, -1).join(", ")} and ${callees.at(-1) ?? ""}`;
 }

@@ -40,7 +40,7 @@ test("Escape leaves without a request", async () => {
   expect(onconfirm).not.toHaveBeenCalled();
 });
 
-// A dialog that a button opened, and what has the focus once it is closed; whatever `meanwhile` does is done before.
+// Opens a dialog by a button, runs `meanwhile`, closes it and returns the focused element.
 async function focusAfter(meanwhile: (button: HTMLButtonElement) => void): Promise<Element | null> {
   document.body.innerHTML = '<main id="main" tabindex="-1"><button>Review…</button></main>';
   const button = screen.getByRole<HTMLButtonElement>("button", { name: "Review…" });
@@ -53,13 +53,13 @@ async function focusAfter(meanwhile: (button: HTMLButtonElement) => void): Promi
   return document.activeElement;
 }
 
-test("the focus goes back to where it was, or into the page where that is gone or can not be pressed any more", async () => {
+test("the focus returns to its place, or to the page if that is gone", async () => {
   expect((await focusAfter(() => {}))?.textContent).toBe("Review…");
   expect((await focusAfter((button) => { button.disabled = true; }))?.id).toBe("main");
   expect((await focusAfter((button) => { button.remove(); }))?.id).toBe("main");
 });
 
-test("what the server refuses is told, and it can be tried again", async () => {
+test("an error of the server is shown and allows another try", async () => {
   const onconfirm = vi.fn(() => Promise.reject(new ConnectError("needs the role operator", Code.PermissionDenied)));
   const { onclose, user } = shown(onconfirm);
   await user.click(screen.getByRole("button", { name: "Roll back" }));
@@ -69,7 +69,7 @@ test("what the server refuses is told, and it can be tried again", async () => {
   expect(onconfirm).toHaveBeenCalledTimes(2);
 });
 
-test("while it is not possible the button says why and does nothing", async () => {
+test("a blocked dialog shows the reason and sends nothing", async () => {
   const onconfirm = vi.fn(() => Promise.resolve());
   const { user } = shown(onconfirm, { blocked: "Disconnected." });
   await user.click(screen.getByRole("button", { name: "Roll back" }));

@@ -4,48 +4,48 @@ import { AmplificationSchema } from "$wire/rules_pb";
 import { expect, test } from "vitest";
 import { amplified } from "./amplified";
 
-const told = (fields: MessageInitShape<typeof AmplificationSchema>) => create(AmplificationSchema, fields);
+const amplification = (fields: MessageInitShape<typeof AmplificationSchema>) => create(AmplificationSchema, fields);
 const bound = (maxAttempts: number, steadyAttemptsPerCall: number, freeRetriesPerWindow = 0) =>
   ({ bound: { maxAttempts, steadyAttemptsPerCall, freeRetriesPerWindow, window: { seconds: 10n } } });
 const chain = (sends: bigint, ...services: string[]) =>
   ({ chain: { sends, hops: services.slice(1).map((calleeService, at) => ({ callerService: services[at] ?? "", calleeService })) } });
 
-const inWords = (before: MessageInitShape<typeof AmplificationSchema>, after: MessageInitShape<typeof AmplificationSchema>) =>
-  amplified(told(before), told(after)).map((line) => `${line.isUp ? "up" : "down"}: ${line.what} ${line.before} → ${line.after} ${line.unit}`);
+const asText = (before: MessageInitShape<typeof AmplificationSchema>, after: MessageInitShape<typeof AmplificationSchema>) =>
+  amplified(amplification(before), amplification(after)).map((line) => `${line.isUp ? "up" : "down"}: ${line.what} ${line.before} → ${line.after} ${line.unit}`);
 
-test("what stays as it is is not said", () => {
+test("unchanged values are not listed", () => {
   const same = { ...bound(3, 1.1, 3), ...chain(4n, "shop", "cart") };
-  expect(inWords(same, same)).toEqual([]);
+  expect(asText(same, same)).toEqual([]);
   expect(amplified(undefined, undefined)).toEqual([]);
 });
 
-test("attempts of the hop and sustained maximum are said before and after", () => {
-  expect(inWords(bound(2, 1.1, 3), bound(4, 1.2, 3))).toEqual([
+test("attempts of the hop and sustained maximum, before and after", () => {
+  expect(asText(bound(2, 1.1, 3), bound(4, 1.2, 3))).toEqual([
     "up: Attempts on this hop at most 2 → 4 per call",
     "up: Sustained 1.1 → 1.2 (plus 3 free retries per process in 10 s) per call",
   ]);
-  expect(inWords(bound(4, 1.25), bound(1, 1))).toEqual([
+  expect(asText(bound(4, 1.25), bound(1, 1))).toEqual([
     "down: Attempts on this hop at most 4 → 1 per call",
     "down: Sustained 1.25 → 1 per call",
   ]);
 });
 
 test("without a retry breaker nothing bounds the long run below the attempts", () => {
-  expect(inWords(bound(3, 1.1), bound(3, 0))).toEqual(["up: Sustained 1.1 → 3 per call"]);
+  expect(asText(bound(3, 1.1), bound(3, 0))).toEqual(["up: Sustained 1.1 → 3 per call"]);
 });
 
 test("both sides name the free retries if only they change", () => {
-  expect(inWords(bound(3, 1.1, 0), bound(3, 1.1, 5))).toEqual([
+  expect(asText(bound(3, 1.1, 0), bound(3, 1.1, 5))).toEqual([
     "up: Sustained 1.1 (plus no free retries) → 1.1 (plus 5 free retries per process in 10 s) per call",
   ]);
 });
 
 test("the worst chain is named, and both where it becomes another", () => {
   const before = { ...bound(3, 1.1), ...chain(4n, "shop", "cart", "stock") };
-  expect(inWords(before, { ...bound(3, 1.1), ...chain(16n, "shop", "cart", "stock") })).toEqual([
+  expect(asText(before, { ...bound(3, 1.1), ...chain(16n, "shop", "cart", "stock") })).toEqual([
     "up: At the end of the worst chain shop → cart → stock: 4 → 16 attempts per request",
   ]);
-  expect(inWords(before, { ...bound(3, 1.1), ...chain(3n, "web", "cart") })).toEqual([
+  expect(asText(before, { ...bound(3, 1.1), ...chain(3n, "web", "cart") })).toEqual([
     "down: At the end of the worst chain: 4 (shop → cart → stock) → 3 (web → cart) attempts per request",
   ]);
 });

@@ -1,4 +1,4 @@
-// What a change is predicted to do, in words.
+// The predicted effect of a change as text.
 import { create } from "@bufbuild/protobuf";
 import { GuardSchema } from "$wire/guards_pb";
 import { KillSwitchSchema } from "$wire/kills_pb";
@@ -10,7 +10,7 @@ const key = { callerService: "shop", callerCluster: "*", calleeService: "stock",
 const was = create(RuleSchema, { key, owner: "team-a" });
 const is = create(RuleSchema, { key, owner: "team-b" });
 
-test("the question is what is written, or removed, in the name of whom it belongs to", () => {
+test("the request has the change and its owner", () => {
   expect(question(was, is)).toEqual({ changes: [{ kind: { case: "put", value: is } }], options: { owner: "team-a" } });
   expect(question(undefined, is)).toEqual({ changes: [{ kind: { case: "put", value: is } }], options: { owner: "" } });
   expect(question(was, undefined)).toEqual({ changes: [{ kind: { case: "delete", value: was.key } }], options: { owner: "team-a" } });
@@ -39,14 +39,14 @@ test("each behaviour of the callee is a row, marked where repeats make much of t
   expect(rows(less)[0]).toMatchObject({ extra: "−33 %", isHigh: false });
 });
 
-test("it is said which calls it was predicted from, and how many it was not", () => {
+test("the basis names the routes and those left out", () => {
   const one = create(WhatIfResponseSchema, { routes: [{ callsPerS: 12.5 }] });
   expect(basis(one)).toBe("A simulation of the route that changes, from the statistics of the last minute: 12.5 calls/s.");
   const many = create(WhatIfResponseSchema, { routes: [{ callsPerS: 100 }, { callsPerS: 50 }], routesLeftOut: 3 });
   expect(basis(many)).toBe("A simulation of the 2 busiest routes that change, from the statistics of the last minute: 150 calls/s. 3 less busy routes change too.");
 });
 
-test("the worst of all that changes is told on each side", () => {
+test("the worst bound of all changed routes is shown on each side", () => {
   const at = (maxAttempts: number, sends: bigint) => ({ bound: { maxAttempts }, chain: { sends } });
   const answer = create(WhatIfResponseSchema, {
     routes: [{ before: at(3, 5n), after: at(1, 3n) }, { before: at(2, 9n), after: at(2, 2n) }],

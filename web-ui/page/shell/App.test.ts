@@ -39,18 +39,18 @@ function served(watch: Watch): Open {
   };
 }
 
-// A server that asks nobody who they are.
-const nobody: Session = {
+// A server without tokens.
+const noTokens: Session = {
   signIn: () => Promise.resolve(undefined),
   signOut: () => Promise.resolve(undefined),
   who: () => Promise.resolve(create(WhoAmIResponseSchema, {})),
 };
 
-function shown(open: Open, session: Session = nobody) {
+function shown(open: Open, session: Session = noTokens) {
   return render(App, { open, session, api: api(createRouterTransport(() => {})) });
 }
 
-// Says these, then stays open.
+// Sends these messages, then stays open.
 function saying(...messages: WatchResponse[]): Open {
   return served(async function* (_, signal) {
     yield* messages;
@@ -58,7 +58,7 @@ function saying(...messages: WatchResponse[]): Open {
   });
 }
 
-test("it asks for rules too and says that it waits", async () => {
+test("it requests rules and shows that it waits", async () => {
   const asked = vi.fn();
   shown(served(async function* (request, signal) {
     asked(request.rules, request.interval?.seconds);
@@ -90,7 +90,7 @@ test("the charts begin with what was before the page was opened", async () => {
   expect(screen.getByRole("img", { name: /^Failed calls.*highest 50\.0 %/ })).toBeTruthy();
 });
 
-test("a rule says its policy in words and who has not applied it", async () => {
+test("a rule shows its policy and its delivery", async () => {
   history.replaceState(null, "", "/rules");
   const lagging = rule("orders", 12n, { applied: 2, refused: 1, lackingFeatures: 1 });
   shown(saying(message({ reset: true, rules: [lagging, rule("stock", 3n)] })));
@@ -114,7 +114,7 @@ test("without rules it shows the command for the first one", async () => {
   expect(await screen.findByText(/damper rules put -f -/)).toBeTruthy();
 });
 
-test("without calls it says what will appear", async () => {
+test("without calls it explains what will appear", async () => {
   shown(saying(message({ reset: true })));
   expect(await screen.findByText("No service has reported a call yet.")).toBeTruthy();
   expect(screen.getByTestId("verdict").textContent).toContain("No calls");
@@ -131,7 +131,7 @@ test("when the stream ends the data stays, with its age and the reason", async (
   expect(screen.getByText("gateway")).toBeTruthy();
 });
 
-test("a kill switch is said above everything, with reason, time and the way back", async () => {
+test("a kill switch is shown on top with reason, time and its end", async () => {
   const kills = [kill("stock", { calls: true }), ...["a", "b", "c"].map((callee) => kill(callee))];
   shown(saying(message({ reset: true, routes: [route("orders", { killed: 2 })], kills })));
   const [first] = await screen.findAllByTestId("kill");
@@ -141,7 +141,7 @@ test("a kill switch is said above everything, with reason, time and the way back
   expect(screen.getByText("orders").closest("tr")?.textContent).toContain("killed");
 });
 
-test("a kill switch that ended is no longer said", async () => {
+test("a kill switch that ended is no longer shown", async () => {
   shown(saying(message({ reset: true, kills: [kill("stock")] }), message({ revision: 2n })));
   await waitFor(() => { expect(screen.getByTestId("revision").textContent).toBe("2"); });
   expect(screen.queryByTestId("kill")).toBeNull();
@@ -171,7 +171,7 @@ test("slash finds the filter, the address holds it, Escape clears it", async () 
   expect(location.search).toBe("");
 });
 
-test("a heading sorts, and the address says how", async () => {
+test("a heading sorts, and the address keeps the sort", async () => {
   const user = userEvent.setup();
   const open = saying(message({ reset: true, routes: [route("slow", { callsPerS: 1 }), route("busy", { callsPerS: 9 })] }));
   const { container } = shown(open);
@@ -194,7 +194,7 @@ test("a server that wants to know who asks gets one field, and shows nothing bef
   let signedIn = false;
   const given: string[] = [];
   const session: Session = {
-    ...nobody,
+    ...noTokens,
     signIn: (token) => {
       given.push(token);
       signedIn = token === "damper_a1_right";

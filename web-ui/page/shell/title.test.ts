@@ -11,7 +11,7 @@ test("the tab's title has no sign while nothing is wrong", () => {
   expect(trouble(calm, false)).toBe("");
 });
 
-test("it says a storm, above it a kill switch, above all that nothing is heard", () => {
+test("it shows a storm, before it a kill, before both a lost connection", () => {
   expect(trouble(storming, false)).toBe("▲ ");
   expect(trouble(stopped, false)).toBe("■ ");
   expect(trouble(stopped, true)).toBe("○ ");

@@ -20,7 +20,7 @@ const admin: Session = {
 
 export interface Shown {
   // Sends a message of the stream.
-  readonly tell: Listener;
+  readonly send: Listener;
 }
 
 export function shownAt(at: string, serve: (router: ConnectRouter) => void, first: object = {}, who?: object): Shown {
@@ -30,15 +30,15 @@ export function shownAt(at: string, serve: (router: ConnectRouter) => void, firs
   withDialogs();
   localStorage.clear();
   history.replaceState(null, "", at);
-  let tell: Listener = () => {};
+  let send: Listener = () => {};
   render(App, {
     api: api(createRouterTransport(serve)),
     session: who === undefined ? admin : { ...admin, who: () => Promise.resolve(create(WhoAmIResponseSchema, who)) },
     open: (listener) => {
-      tell = listener;
+      send = listener;
       listener(messageEvent({ reset: true, revision: 20n, ...first }));
       return { close: () => {}, again: () => {} };
     },
   });
-  return { tell: (event) => { tell(event); } };
+  return { send: (event) => { send(event); } };
 }

@@ -30,7 +30,7 @@ interface Served {
 
 function shown(at: string, { now = () => guard({ maxAttempts: 3 }, 7n), put }: Served = {}) {
   const asked: PutGuardRequest[] = [];
-  const { tell } = shownAt(at, ({ service }) => {
+  const { send } = shownAt(at, ({ service }) => {
     service(Guards, {
       listGuards: () => ({ guards: [now()], total: 1n }),
       getGuard: () => now(),
@@ -43,7 +43,7 @@ function shown(at: string, { now = () => guard({ maxAttempts: 3 }, 7n), put }: S
     service(Fleet, { async *watchConvergence() { yield { done: true, affected: 2, acknowledged: 2 }; } });
   });
   const written = () => asked.filter(({ options }) => options?.validateOnly !== true);
-  return { tell, asked, written };
+  return { send, asked, written };
 }
 
 async function reviewed(user: ReturnType<typeof userEvent.setup>) {
@@ -57,14 +57,14 @@ async function save(user: ReturnType<typeof userEvent.setup>): Promise<void> {
   await user.dblClick((await reviewed(user)).getByRole("button", { name: "Save" }));
 }
 
-test("the list says what each guard allows, and what it does not limit", async () => {
+test("the list shows each limit of a guard", async () => {
   const ceiling = { maxAttempts: 2, hedge: HedgeCeiling.FORBID, codes: { kind: { case: "allow", value: { codes: [] } } }, repeatLimit: { ratio: 0.2 } };
   shown("/guards", { now: () => guard(ceiling, 7n) });
   const row = (await screen.findByText("team-stock")).closest("tr");
   expect(row?.textContent).toMatch(/stock.*2.*no hedges.*none.*–.*–.*0\.2 per first attempt, observe.*team-stock.*7/s);
 });
 
-test("the guard says which rules it cuts as it is typed", async () => {
+test("the editor lists the rules that the guard limits while typing", async () => {
   const user = userEvent.setup();
   const finding = { code: "guard_cuts", severity: Severity.WARNING, subject: "orders * stock *", message: "3 is more than 1" };
   const { asked } = shown(AT, { put: ({ guard }) => ({ findings: guard?.ceiling?.maxAttempts === 1 ? [finding] : [], reach: { routes: 2 } }) });
@@ -78,7 +78,7 @@ test("the guard says which rules it cuts as it is typed", async () => {
   expect(asked.every(({ options }) => options?.validateOnly)).toBe(true);
 });
 
-test.each([[true, { repeatLimit: { ratio: 0.2 } }], [false, {}]])("that repeat limits are not predicted is said of a guard that has one: %s", async (isShown, limit) => {
+test.each([[true, { repeatLimit: { ratio: 0.2 } }], [false, {}]])("only a guard with a retry limit notes that it is not predicted: %s", async (isShown, limit) => {
   const user = userEvent.setup();
   shown(AT, { now: () => guard({ maxAttempts: 3, ...limit }, 7n) });
   const field = await screen.findByLabelText(/Max attempts/);
@@ -102,7 +102,7 @@ test("what is written names the revision that was edited, and keeps the owner an
   expect(written()[0]).toMatchObject({ expectedRevision: 7n, guard: { owner: "team-stock", ceiling: { ...ceiling, maxAttempts: 2 } } });
 });
 
-test("somebody else's change is shown beside what is typed, which is kept", async () => {
+test("a concurrent change is shown, and the draft is kept", async () => {
   const user = userEvent.setup();
   let now = guard({ maxAttempts: 3 }, 7n);
   const { written } = shown(AT, {
@@ -133,10 +133,10 @@ test("somebody else's change is shown beside what is typed, which is kept", asyn
 test("a change on the stream is noticed before anything is sent", async () => {
   const user = userEvent.setup();
   let now = guard({ maxAttempts: 3 }, 7n);
-  const { tell } = shown(AT, { now: () => now });
+  const { send } = shown(AT, { now: () => now });
   await user.type(await screen.findByLabelText(/Owner/), "s");
   now = guard({ maxAttempts: 1 }, 21n);
-  tell(messageEvent({ revision: 21n }));
+  send(messageEvent({ revision: 21n }));
   expect(await screen.findByTestId("conflict")).toBeTruthy();
   expect(screen.getByRole("button", { name: "Review and save…" }).hasAttribute("disabled")).toBe(true);
 });
@@ -156,7 +156,7 @@ test("what the server refuses stands at the field, in its words", async () => {
   expect(field.getAttribute("aria-invalid")).toBe("true");
 });
 
-test("what is no number is said without the server, and half an attempt too", async () => {
+test("an invalid number is reported without the server", async () => {
   const user = userEvent.setup();
   shown(AT);
   const field = await screen.findByLabelText(/Max attempts/);
@@ -181,11 +181,11 @@ test("leaving with unsaved edits asks", async () => {
   expect(location.pathname).toBe("/guards");
 });
 
-test("while the store does not answer nothing can be saved, and the page says why", async () => {
+test("saving is disabled with a reason while the store is unavailable", async () => {
   const user = userEvent.setup();
-  const { tell } = shown(AT);
+  const { send } = shown(AT);
   await user.type(await screen.findByLabelText(/Owner/), "s");
-  tell(messageEvent({ revision: 20n, staleSince: { seconds: 1n } }));
+  send(messageEvent({ revision: 20n, staleSince: { seconds: 1n } }));
   expect(await screen.findByText(/The store is not responding: only kill switches can be changed/)).toBeTruthy();
   expect(screen.getByRole("button", { name: "Review and save…" }).hasAttribute("disabled")).toBe(true);
 });

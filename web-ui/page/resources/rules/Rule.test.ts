@@ -56,16 +56,16 @@ async function attempts(): Promise<HTMLElement> {
   return field;
 }
 
-test("what a change raises on the hop and along the chain is said while typing, and in the review", async () => {
+test("higher amplification is shown while typing and in the review", async () => {
   const user = userEvent.setup();
   shown();
   const field = await attempts();
   await user.clear(field);
   await user.type(field, "4");
-  const said = /▲ Up:\s+Attempts on this hop at most 3 →to 4 per call.*▲ Up:\s+At the end of the worst chain shop → cart → stock: 5 →to 6 attempts per request/s;
-  expect((await screen.findByTestId("amplified")).textContent).toMatch(said);
+  const raised = /▲ Up:\s+Attempts on this hop at most 3 →to 4 per call.*▲ Up:\s+At the end of the worst chain shop → cart → stock: 5 →to 6 attempts per request/s;
+  expect((await screen.findByTestId("amplified")).textContent).toMatch(raised);
   await user.click(screen.getByRole("button", { name: "Review 1 change…" }));
-  expect(within(screen.getByRole("dialog")).getByTestId("amplified").textContent).toMatch(said);
+  expect(within(screen.getByRole("dialog")).getByTestId("amplified").textContent).toMatch(raised);
 });
 
 test("a retry breaker without settings of its own is shown as on", async () => {
@@ -80,7 +80,7 @@ test("a retry breaker without settings of its own is shown as on", async () => {
   expect(legend()).toContain("on (defaults)");
 });
 
-test("a change that adds nothing is not said to", async () => {
+test("unchanged amplification is not shown", async () => {
   const user = userEvent.setup();
   shown();
   const field = await attempts();
@@ -92,7 +92,7 @@ test("a change that adds nothing is not said to", async () => {
   await vi.waitFor(() => { expect(screen.queryByTestId("amplified")).toBeNull(); });
 });
 
-test("what a removal comes to is said before it is done", async () => {
+test("the effect of a deletion is shown before it", async () => {
   const user = userEvent.setup();
   const { deletions } = shown();
   await attempts();
@@ -140,7 +140,7 @@ test("a removal is predicted, too", async () => {
   expect(questions.map(({ changes }) => changes[0]?.kind.case)).toEqual(["delete"]);
 });
 
-test("without calls, and without an answer, the review says so and the rule can be saved all the same", async () => {
+test("without calls or an answer the review allows saving", async () => {
   const user = userEvent.setup();
   let say: (answer: Answer) => void = () => {};
   shown(() => new Promise((resolve) => { say = resolve; }));

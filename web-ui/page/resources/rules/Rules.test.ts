@@ -35,12 +35,12 @@ async function touched(act: () => void): Promise<(string | undefined)[]> {
 }
 
 test("one changed rule touches its own row and no other", async () => {
-  const { tell } = shownAt("/rules", () => {}, { rules: many(300) });
-  expect(await touched(() => { tell(messageEvent({ rules: [rule("service-00007", 8n, { applied: 1 })] })); })).toEqual(["service-00007 * stock *"]);
+  const { send } = shownAt("/rules", () => {}, { rules: many(300) });
+  expect(await touched(() => { send(messageEvent({ rules: [rule("service-00007", 8n, { applied: 1 })] })); })).toEqual(["service-00007 * stock *"]);
   expect(rows()[7]?.textContent).toContain("1 of 4");
 });
 
 test("what is not about rules touches no row", async () => {
-  const { tell } = shownAt("/rules", () => {}, { rules: many(300) });
-  expect(await touched(() => { tell(messageEvent({ revision: 21n, connectedClients: 5 })); })).toEqual([]);
+  const { send } = shownAt("/rules", () => {}, { rules: many(300) });
+  expect(await touched(() => { send(messageEvent({ revision: 21n, connectedClients: 5 })); })).toEqual([]);
 });

@@ -4,7 +4,7 @@ import { changes, merged, threeWay } from "./changes";
 
 const base = { mode: "MODE_OBSERVE", retry: "on", "retry.max_attempts": "3", timeout: "1s" };
 
-test("only what differs is told, in the order of the form", () => {
+test("only differences are listed, in the order of the form", () => {
   const after = { ...base, mode: "MODE_ENFORCE", "retry.max_attempts": "2" };
   expect(changes(base, after)).toEqual([
     { path: "mode", label: "Mode", before: "observe", after: "enforce" },

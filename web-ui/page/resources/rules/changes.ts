@@ -13,7 +13,7 @@ export interface Change {
 export function changes(before: Draft, after: Draft): Change[] {
   return paths().flatMap(({ path, label }) => {
     const [was, is] = [valueAt(before, path), valueAt(after, path)];
-    return was === is ? [] : [{ path, label, before: spoken(path, was), after: spoken(path, is) }];
+    return was === is ? [] : [{ path, label, before: valueText(path, was), after: valueText(path, is) }];
   });
 }
 
@@ -31,7 +31,7 @@ export function threeWay(base: Draft, theirs: Draft, mine: Draft): ThreeWay[] {
   return paths().flatMap(({ path, label }) => {
     const [was, other, own] = [valueAt(base, path), valueAt(theirs, path), valueAt(mine, path)];
     if (was === other && was === own) return [];
-    return [{ path, label, base: spoken(path, was), theirs: spoken(path, other), mine: spoken(path, own), contested: was !== other && was !== own && other !== own }];
+    return [{ path, label, base: valueText(path, was), theirs: valueText(path, other), mine: valueText(path, own), contested: was !== other && was !== own && other !== own }];
   });
 }
 
@@ -48,7 +48,7 @@ export function merged(base: Draft, theirs: Draft, mine: Draft): Draft {
 }
 
 // A choice with the label of the form.
-function spoken(path: string, value: string): string {
+function valueText(path: string, value: string): string {
   const choice = CHOICES.get(path)?.find((one) => one.value === value);
   return value === "" || choice === undefined ? value : choice.label;
 }

@@ -65,7 +65,7 @@ test.each([
   [{ by_code: { codes: [{ codes: ["CODE_ABORTED"], backoff: { none: {} } }] } }],
 ])("the backoff %j stays as it was", (backoff) => { same({ mode: "MODE_OFF", retry: { backoff } as JsonObject }); });
 
-test("a backoff that the form can not show is not replaced by an empty one", () => {
+test("a backoff that the form does not know is kept", () => {
   const base = fromJson(PolicySchema, { retry: { backoff: { sum: { parts: [{ none: {} }] } } } });
   expect(draftOf(base)["retry.backoff"]).toBe(OTHER);
 });
@@ -79,7 +79,7 @@ test("an empty section is there, an absent one is not", () => {
   expect(policyOf({ mode: "MODE_OBSERVE" }, base).policy?.budget).toBeUndefined();
 });
 
-test("what is no number or time is told by its path, all at once", () => {
+test("all invalid values are reported by path at once", () => {
   const draft = { retry: "on", "retry.max_attempts": "three", timeout: "soon", "retry.per_attempt_timeout": "10" };
   const { policy, faults } = policyOf(draft, create(PolicySchema));
   expect(policy).toBeUndefined();
@@ -92,7 +92,7 @@ test.each([
   ["-100ms", "-0.1s"], ["0s", "0s"], ["0.0000001s", undefined], ["5", undefined], ["", undefined], ["5 parsecs", undefined], ["ms", undefined],
 ])("the time %j is %j", (text, seconds) => { expect(time(text)).toBe(seconds); });
 
-test("every field says what it is and what it is where nothing is said", () => {
+test("every field has a help text and a placeholder", () => {
   for (const section of SECTIONS) {
     for (const field of allFields(section)) expect(field.help, field.path).not.toBe("");
   }

@@ -16,7 +16,7 @@ const awaited = { awaitedKill: kill("stock").key, killed: 1, clients: 1 };
 
 const text = async () => (await screen.findByTestId("verdict")).textContent.replaceAll(/\s+/g, " ").trim();
 
-test("a storm that a kill stops is told as stopped while its proof is awaited, and as a storm if the kill has no effect", () => {
+test("a killed storm is shown as stopped until confirmed, else as a storm", () => {
   expect(verdict([route("orders", storm)]).level).toBe("storm");
   expect(verdict([route("orders", { ...storm, ...awaited, errorShare: 0.5 })]).level).toBe("stopped");
   expect(verdict([route("orders", { ...storm, killed: 1, clients: 1 })]).level).toBe("storm");
@@ -30,7 +30,7 @@ test("what stops a storm is named, with the way to it", async () => {
   expect(screen.getByRole("link", { name: "* * stock *" }).getAttribute("href")).toBe("/kill");
 });
 
-test("the way to stop a storm says why", async () => {
+test("the link to stop a storm contains the reason", async () => {
   shownAt("/", () => {}, { routes: [route("orders", storm), route("gateway", { ...storm, attemptsPerS: 90, amplification: 2.25 })] });
   const link = await screen.findByRole("link", { name: /Stop retries to stock/ });
   expect(new URL(link.getAttribute("href") ?? "", "http://page").searchParams.get("why")).toBe("Retry storm: orders → stock ×2.70 and 1 more route, 118 retries/s");
@@ -63,7 +63,7 @@ test("a failing route is marked by a word, and where nothing fails no start is n
   expect(screen.queryByTestId("roots")).toBeNull();
 });
 
-test("what fails a little is told where nothing is worse, single calls are not", async () => {
+test("minor failures are named if nothing is worse", async () => {
   shownAt("/", () => {}, { routes: [route("orders", { callsPerS: 40, errorShare: 0.06 }), route("gateway", { callsPerS: 5, errorShare: 0.02 })] });
   expect(await text()).toMatch(/No retry storm Every route sends about one attempt per call\. Most failures: orders → stock, 6\.0 % of 40\.0 calls\/s\./);
   cleanup();

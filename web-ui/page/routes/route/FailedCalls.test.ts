@@ -28,7 +28,7 @@ const props = (failures: ReturnType<typeof failure>[], more: object = {}) => ({ 
 const text = (element: Element | undefined) => (element?.textContent ?? "").replace(/\s+/g, " ").trim();
 const rows = () => screen.getAllByRole<HTMLTableRowElement>("row").filter((row) => row.classList.contains("failure"));
 
-test("a row says when, how, with what code and from which process; opened, what came of each attempt", async () => {
+test("a row shows time, fate, code and process, and opens to attempts", async () => {
   render(Failures, props([failure(90n)]));
   const [row] = rows();
   expect([...(row?.cells ?? [])].map(text)).toEqual(["▸ 10 s ago, its attempts", "◆ attempts exhausted", "UNAVAILABLE", "35 ms", "2", "orders-1", TRACE]);
@@ -57,7 +57,7 @@ test("nothing moves while a row is open, and what came is one press away", async
   expect(screen.getByRole("button", { name: /10 s ago/ }).getAttribute("aria-expanded")).toBe("true");
 });
 
-test("the list goes on when nobody reads any more", async () => {
+test("the list continues after reading", async () => {
   const { rerender } = render(Failures, props([failure(90n)]));
   const user = userEvent.setup();
   await user.hover(screen.getByText("orders-1"));
@@ -69,7 +69,7 @@ test("the list goes on when nobody reads any more", async () => {
   expect(rows()).toHaveLength(2);
 });
 
-test("nothing to show says why that may be, and whether calls fail all the same", async () => {
+test("an empty list explains itself, also while calls fail", async () => {
   const { rerender } = render(Failures, props([], { failing: false }));
   screen.getByText(/No failed call since this server started/);
   await rerender(props([]));
@@ -81,7 +81,7 @@ test("calls without a trace say how they would get one", () => {
   expect(text(screen.getByText(/carry no trace/))).toContain("traceparent");
 });
 
-test("a call of which nothing was sent says so", async () => {
+test("a call without an attempt is shown as such", async () => {
   render(Failures, props([failure(90n, { fate: Fate.CIRCUIT_OPEN, sends: 0, attempts: [] })]));
   await userEvent.setup().click(screen.getByRole("button", { name: /10 s ago/ }));
   screen.getByText("No attempt was sent.");

@@ -71,7 +71,7 @@ async function forever(signal: AbortSignal): Promise<void> {
 
 function shown({ watch, explain, changes, oldest = 1n }: Served, at = hrefOf("/route", route("orders").key), first: object = {}) {
   history.replaceState(null, "", at);
-  let tell: Listener = () => {};
+  let send: Listener = () => {};
   const transport = createRouterTransport(({ service }) => {
     service(Fleet, {
       watch: (request, { signal }) => watch?.(request, signal) ?? (async function* () { await forever(signal); yield message({}); })(),
@@ -83,15 +83,15 @@ function shown({ watch, explain, changes, oldest = 1n }: Served, at = hrefOf("/r
     api: api(transport),
     session,
     open: (listener) => {
-      tell = listener;
+      send = listener;
       listener(messageEvent({ reset: true, routes: [route("orders", { amplification: 1.25, clients: 1 })], ...first }));
       return { close: () => {}, again: () => {} };
     },
   });
-  return { tell: (fields: object) => { tell(messageEvent(fields)); } };
+  return { send: (fields: object) => { send(messageEvent(fields)); } };
 }
 
-test("it asks for this route alone, and shows the fleet's figures until it is told", async () => {
+test("it requests one route and shows the shared statistics until then", async () => {
   const asked: WatchRequest[] = [];
   shown({
     watch: async function* (request, signal) {
@@ -107,7 +107,7 @@ test("it asks for this route alone, and shows the fleet's figures until it is to
   expect(asked[0]?.rules).toBe(false);
 });
 
-test("what its own stream says goes before the fleet's", async () => {
+test("its own stream replaces the shared statistics", async () => {
   shown({
     watch: async function* (_, signal) {
       yield message({ reset: true, routes: [route("orders", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, clients: 1 })] });
@@ -136,8 +136,8 @@ test("the charts begin with what was before the page was opened, and show as muc
   expect(new URLSearchParams(location.search).get("minutes")).toBe("5");
 });
 
-test("when its own stream is refused it says so and goes on with the fleet's", async () => {
-  // eslint-disable-next-line require-yield -- a stream that is refused says nothing
+test("without its own stream it shows the shared statistics", async () => {
+  // eslint-disable-next-line require-yield -- a rejected stream sends nothing
   shown({ watch: async function* () { throw new ConnectError("too many streams", Code.ResourceExhausted); } });
   expect(await screen.findByText(/No detailed updates/)).toBeTruthy();
   expect(screen.getByText(/too many streams/)).toBeTruthy();
@@ -186,7 +186,7 @@ test("leaving the page ends the stream", async () => {
   await waitFor(() => { expect(open).toBe(0); });
 });
 
-test("over how long rates are taken is asked anew and stays in the address", async () => {
+test("the window of rates stays in the address", async () => {
   const user = userEvent.setup();
   const windows: bigint[] = [];
   shown({
@@ -229,7 +229,7 @@ test("gates say how they are set and where they stand", async () => {
   expect(document.querySelector('[data-gate="kill"]')?.textContent).toMatch(/in force.*stock is down.*ann.*25 min left/s);
 });
 
-test("which rule won, which lost and why, what was cut and whom to ask, and the bounds are said", async () => {
+test("winner, losers, cuts with owners and bounds are shown", async () => {
   shown({});
   expect((await screen.findByTestId("winner")).textContent).toMatch(/enforce.*\* \* stock \*.*applies/s);
   const why = within(screen.getByRole("heading", { name: "Which rule applies, and why" }).closest("section") as HTMLElement);
@@ -248,10 +248,10 @@ test("a route without a rule leads to a proposal", async () => {
   expect(screen.getByRole("link", { name: "Propose a rule" }).getAttribute("href")).toMatch(/^\/rule\?caller=orders&.*propose=1$/);
 });
 
-test("a change that matches is marked on every chart and told in words that lead to it", async () => {
+test("a matching change is marked on charts and listed", async () => {
   const at = timestampFromMs(Date.now() - 60_000);
   const change = (revision: bigint, key: object) => ({ revision, at, author: "ann", reason: "drill", objects: [{ key: { kind: { case: "rule", value: key } } }] });
-  const { tell } = shown({
+  const { send } = shown({
     changes: (callee) => (callee === "stock" ? [change(41n, any), change(42n, { ...any, callerService: "gateway" })] : []),
   }, undefined, { asOf: timestampFromMs(Date.now()) });
   const [link] = await screen.findAllByRole("link", { name: /rule created/ });
@@ -260,7 +260,7 @@ test("a change that matches is marked on every chart and told in words that lead
   const marks = [...document.querySelectorAll("a.mark")];
   expect(marks.map((mark) => mark.getAttribute("href"))).toEqual(Array<string>(4).fill("/history?rev=41"));
   expect(screen.getAllByRole("img", { name: /1 change in this time/ }).length).toBeGreaterThan(0);
-  tell({ revision: 43n });
+  send({ revision: 43n });
 });
 
 const yesterday = () => timestampFromMs(Date.now() - 26.5 * 3_600_000);
@@ -286,7 +286,7 @@ test("the last change of its rule stays at the top, however old: who, when, what
   expect(await screen.findByRole("heading", { name: "Roll back Rule * * stock * to revision 40?" })).toBeTruthy();
 });
 
-test("of a rule whose state before is no longer kept nothing is offered, and without a change nothing is said", async () => {
+test("no rollback is offered for a state that is no longer kept", async () => {
   shown({ changes: () => [{ at: yesterday(), ...loosened }], oldest: 41n });
   expect(within(await screen.findByTestId("last-change")).queryByRole("button")).toBeNull();
   cleanup();
@@ -306,9 +306,9 @@ test("where a chain of failures starts is named on the routes above, with the wa
 
 test("a new revision is asked about at once", async () => {
   let asked = 0;
-  const { tell } = shown({ explain: () => { asked += 1; return explained; } });
+  const { send } = shown({ explain: () => { asked += 1; return explained; } });
   await waitFor(() => { expect(asked).toBe(1); });
-  tell({ revision: 9n });
+  send({ revision: 9n });
   await waitFor(() => { expect(asked).toBe(2); });
 });
 
@@ -320,13 +320,13 @@ test("who else repeats is named", async () => {
   expect(screen.getByText(/made within a request/).textContent).toContain("75.0 %");
 });
 
-test("a route that nobody has reported is explained all the same", async () => {
+test("a route without reports still shows its rule", async () => {
   shown({}, "/route?caller=new&cluster=default&callee=stock&method=a.B/C");
   expect((await screen.findByTestId("verdict")).textContent).toMatch(/No data/);
   expect((await screen.findByTestId("winner")).textContent).toContain("applies");
 });
 
-test.each(["/route", "/route?caller=a&cluster=default&callee=*&method=a.B/C"])("an address that names no route says so: %s", async (at) => {
+test.each(["/route", "/route?caller=a&cluster=default&callee=*&method=a.B/C"])("an address without an exact route is reported: %s", async (at) => {
   shown({}, at);
   expect(await screen.findByText("This URL does not identify a route.")).toBeTruthy();
 });

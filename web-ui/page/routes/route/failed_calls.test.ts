@@ -29,7 +29,7 @@ test("bars stand where the attempts were, as shares of the call's time", () => {
   expect(bars.map(({ words }) => words)).toEqual(["UNAVAILABLE after 25 ms", "DEADLINE_EXCEEDED after 50 ms", "no answer before the call ended"]);
 });
 
-test("no time at all and times that can not be draw no bar outside its lane", () => {
+test("missing and impossible times draw no bar outside the lane", () => {
   const attempts = [{ sentAfter: ms(0), took: ms(0) }, { sentAfter: ms(500), took: ms(400) }, {}];
   for (const latency of [undefined, ms(0), ms(100)]) {
     for (const { from, length } of barsOf(call({ attempts, ...(latency ? { latency } : {}) }))) {
@@ -49,7 +49,7 @@ test("a row keeps its id whatever comes before it, and alike calls have ids of t
   expect(later.join("")).not.toMatch(/\s/);
 });
 
-test("ages and exact times are told by two clocks that may differ", () => {
+test("ages and times allow for two different clocks", () => {
   expect(ago({ seconds: 100n, nanos: 0, $typeName: "google.protobuf.Timestamp" }, { seconds: 175n, nanos: 0, $typeName: "google.protobuf.Timestamp" })).toBe("1 min 15 s ago");
   const at = call({ endedAt: { seconds: 1_767_225_600n, nanos: 5_000_000 } }).endedAt;
   expect(ago(at, call({ endedAt: { seconds: 5n } }).endedAt)).toBe("0 s ago");
@@ -69,7 +69,7 @@ test("a list stands still while it is read, counts what comes, and goes on after
   reading.take([row("c"), row("b")]);
   expect([ids(), reading.waiting]).toEqual(["a", 2]);
   reading.catchUp();
-  // What is open is gone, so nobody reads.
+  // The open row is gone, so the list continues.
   expect([ids(), reading.waiting, reading.reads]).toEqual(["cb", 0, false]);
   reading.hovered = true;
   reading.take([row("d"), row("c")]);

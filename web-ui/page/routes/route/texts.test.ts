@@ -36,7 +36,7 @@ test("a change that comes in two answers is one", () => {
   expect(found.map(({ words }) => words)).toEqual(["rule changed, kill set"]);
 });
 
-test("a mark stands by this machine's clock and says who and what", () => {
+test("a mark uses the local clock and names author and change", () => {
   const [mark] = marksOf(touching([change({ revision: 4n, objects: [kill(pattern("*", "stock"))] })], key), 30);
   expect(mark).toMatchObject({ at: 970, sign: "■", href: "/history?rev=4" });
   expect(mark?.words).toMatch(/kill set by ann at .*, revision 4/);
@@ -98,7 +98,7 @@ test.each([
   expect(blockedRetries(failing([...TENTH, [fate, 2]]), policy)).toBe(`Blocked retries: 10.0 % of failed calls (${reason}).`);
 });
 
-test("of several reasons the greatest is said, and fates of one reason count together", () => {
+test("the main reason is named, fates of one reason count together", () => {
   const mixed = failing([...TENTH, [Fate.RETRY_BREAKER, 3], [Fate.CHAIN_RETRY_FLAG, 2], [Fate.CHAIN_NO_MORE_RETRY, 2], [Fate.OK_AFTER_RETRY, 50]]);
   expect(blockedRetries(mixed, byCredit)).toBe("Blocked retries: 28.0 % of failed calls (mainly already retried by another service).");
 });
@@ -114,14 +114,14 @@ test("calls that a kill refuses are blocked by it, not by the circuit", () => {
   expect(blockedRetries(failing([[Fate.CIRCUIT_OPEN, 1]], { killed: 1, circuitOpen: 1 }), byCredit)).toContain("(circuit open)");
 });
 
-test("where a rule observes, retries would be blocked; where nothing is held back, nothing is said", () => {
+test("observe mode shows would-be blocks; no block shows nothing", () => {
   const observed = failing([[Fate.RETRY, 3, true], [Fate.RETRY_BREAKER, 1, true]], { mode: Mode.OBSERVE });
   expect(blockedRetries(observed, byCredit)).toBe("Retries that would be blocked: 25.0 % of failed calls (no credit).");
   expect(blockedRetries(failing(TENTH), byCredit)).toBeUndefined();
   expect(blockedRetries(failing([[Fate.OK, 5], [Fate.RETRY_BREAKER, 0]]), byCredit)).toBeUndefined();
 });
 
-test("a gate says at how many processes it holds", () => {
+test("a gate shows the number of processes", () => {
   const three = route("orders", { clients: 3 });
   expect(atProcesses(0, three, "refuses", "lets through")).toBe("lets through");
   expect(atProcesses(2, three, "refuses", "")).toBe("refuses at 2 of 3 processes");
@@ -134,7 +134,7 @@ test.each([
   ["failing", { callsPerS: 40, attemptsPerS: 40, errorShare: 0.3, breakerRefuses: 1, clients: 1 }, /30\.0 %.*do not multiply the failures; the retry breaker blocks retries/],
   ["calm", {}, /About one attempt per call; no call fails/],
   ["silent", { callsPerS: 0, killed: 1 }, /a kill switch stops retries/],
-])("a route says at once that it is %s", (level, fields, words) => {
+])("the verdict of a route is %s", (level, fields, words) => {
   const verdict = verdictOf(route("orders", fields));
   expect(verdict.level).toBe(level);
   expect(`${verdict.answer} ${verdict.why}`).toMatch(words);

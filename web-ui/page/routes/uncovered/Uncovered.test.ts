@@ -35,7 +35,7 @@ test("who else repeats is named, most first", async () => {
   expect(row?.textContent).toMatch(/Envoy 3\.0\/s.*a loop in the caller 2\.0\/s.*gRPC 1\.0\/s/s);
 });
 
-test("where every route has a rule it says so", async () => {
+test("a rule for every route is reported", async () => {
   shown([route("covered", { rule: RULE })]);
   expect(await screen.findByText("A rule applies to every route.")).toBeTruthy();
 });

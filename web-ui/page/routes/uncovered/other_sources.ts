@@ -2,14 +2,14 @@
 import type { RouteStats } from "$wire/fleet_pb";
 import { rate } from "../../format/numbers";
 
-export interface Repeater {
+export interface RetrySource {
   readonly name: string;
   readonly perS: number;
   readonly explained: string;
 }
 
-export function repeaters({ served, outerLoopCallsPerS }: RouteStats): Repeater[] {
-  const all: Repeater[] = [
+export function retrySources({ served, outerLoopCallsPerS }: RouteStats): RetrySource[] {
+  const all: RetrySource[] = [
     { name: "gRPC", perS: served?.grpcRepeatsPerS ?? 0, explained: "Retries by gRPC clients, from all callers of the callee" },
     { name: "Envoy", perS: served?.envoyRepeatsPerS ?? 0, explained: "Retries by Envoy proxies, from all callers of the callee" },
     { name: "Damper", perS: served?.damperRepeatsPerS ?? 0, explained: "Retries by Damper on other routes to the callee" },
@@ -18,6 +18,6 @@ export function repeaters({ served, outerLoopCallsPerS }: RouteStats): Repeater[
   return all.filter(({ perS }) => perS >= 0.005).sort((a, b) => b.perS - a.perS);
 }
 
-export function words({ name, perS }: Repeater): string {
+export function sourceText({ name, perS }: RetrySource): string {
   return `${name} ${rate(perS)}/s`;
 }
