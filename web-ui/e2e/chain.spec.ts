@@ -1,5 +1,5 @@
 // The chain: the picture, the table that says the same, one service alone.
-import { expect, HOPS, live, test } from "./world";
+import { expect, HOPS, live, test } from "./setup";
 
 test("every hop of the demo is a line with its multiplication and a row that says the same", async ({ page }) => {
   await live(page, "/chain");

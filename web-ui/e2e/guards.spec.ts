@@ -1,7 +1,7 @@
 // Guards: read, written, contested, and which rules they cut.
 import { Mode } from "../gen/damper/v1/policy_pb";
-import { expectSound } from "./sound";
-import { expect, guards, live, ownKey, rules, say, test } from "./world";
+import { expectSound } from "./accessibility";
+import { expect, guards, live, ownKey, rules, say, test } from "./setup";
 
 type Key = ReturnType<typeof ownKey>;
 

@@ -1,7 +1,7 @@
 // History: who changed what, compared, rolled back, taken away as a file.
 import { readFile } from "node:fs/promises";
 import { Mode } from "../gen/damper/v1/policy_pb";
-import { changes, expect, live, ownKey, rules, say, test } from "./world";
+import { changes, expect, live, ownKey, rules, say, test } from "./setup";
 
 type Key = ReturnType<typeof ownKey>;
 

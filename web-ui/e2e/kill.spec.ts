@@ -1,5 +1,5 @@
 // The kill switch: said everywhere, thrown and ended from the page.
-import { expect, kills, live, opened, say, test } from "./world";
+import { expect, kills, live, opened, say, test } from "./setup";
 
 test("a kill switch is said while it is in force", async ({ page }) => {
   const key = { callerService: "*", callerCluster: "*", calleeService: `browser-test-${Date.now()}`, calleeMethod: "*" };

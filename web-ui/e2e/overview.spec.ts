@@ -1,5 +1,5 @@
 // The overview: the answer, the figures, the routes.
-import { expect, HOPS, opened, routeRow, test } from "./world";
+import { expect, HOPS, opened, routeRow, test } from "./setup";
 
 test("every hop of the demo is a row with its multiplication", async ({ page }) => {
   await opened(page);

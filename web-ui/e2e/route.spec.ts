@@ -1,7 +1,7 @@
 // One route: its figures by the second, what was changed, why it is so.
 import { Mode } from "../gen/damper/v1/policy_pb";
-import { expectSound } from "./sound";
-import { expect, live, opened, routeRow, rules, test } from "./world";
+import { expectSound } from "./accessibility";
+import { expect, live, opened, routeRow, rules, test } from "./setup";
 
 const ROUTE = "/route?caller=gateway&cluster=default&callee=orders&method=shop.v1.Orders%2FPlace";
 

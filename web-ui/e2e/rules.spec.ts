@@ -1,7 +1,7 @@
 // Rules: read, written, reviewed, contested, undone.
 import { Mode } from "../gen/damper/v1/policy_pb";
-import { expectSound } from "./sound";
-import { expect, live, ownKey, rules, say, test } from "./world";
+import { expectSound } from "./accessibility";
+import { expect, live, ownKey, rules, say, test } from "./setup";
 
 const NEW = "/rule?new=1";
 

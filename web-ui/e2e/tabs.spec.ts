@@ -1,7 +1,7 @@
 // More tabs than a browser opens connections to one server over HTTP/1.1, which are six.
 import type { Page } from "@playwright/test";
 import { Mode } from "../gen/damper/v1/policy_pb";
-import { expect, live, ownKey, rules, say, test } from "./world";
+import { expect, live, ownKey, rules, say, test } from "./setup";
 
 const TABS = 7;
 

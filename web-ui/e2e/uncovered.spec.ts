@@ -1,8 +1,8 @@
 // Routes without rules: found, and given a rule to begin with.
 import { create } from "@bufbuild/protobuf";
 import { RuleSchema } from "../gen/damper/v1/rules_pb";
-import { expectSound } from "./sound";
-import { expect, live, rules, test } from "./world";
+import { expectSound } from "./accessibility";
+import { expect, live, rules, test } from "./setup";
 
 // The last hop of the demo's chain, and what may cover it.
 const HOP = { callerService: "inventory", callerCluster: "default", calleeService: "stock", calleeMethod: "shop.v1.Stock/Take" };

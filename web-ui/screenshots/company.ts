@@ -13,7 +13,7 @@ import type { Answer, Told } from "../e2e/own/client";
 import { Source } from "../gen/damper/v1/distribution_pb";
 import { Mode } from "../gen/damper/v1/policy_pb";
 import { Rules } from "../gen/damper/v1/rules_pb";
-import { ran } from "./started";
+import { ran } from "./process";
 import { edges, manifests } from "./table";
 import { Traffic } from "./traffic";
 

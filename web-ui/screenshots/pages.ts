@@ -1,7 +1,7 @@
 // What is taken: each page with the way to its full state. A page of the router that is not here fails a test (`page/shell/pages.test.ts`).
 import type { Page } from "@playwright/test";
 import { edges, methods } from "./table";
-import type { Kind } from "./world";
+import type { Kind } from "./servers";
 
 export interface Shown {
   // Of the file.

@@ -5,11 +5,11 @@
 import { expect, test } from "@playwright/test";
 import type { Page } from "@playwright/test";
 import { join } from "node:path";
-import { Door } from "./door";
+import { Door } from "./proxy";
 import { SHOWN } from "./pages";
 import type { Shown } from "./pages";
-import { urlOf } from "./world";
-import type { Kind } from "./world";
+import { urlOf } from "./servers";
+import type { Kind } from "./servers";
 
 type State = "empty" | "loading" | "failing" | "full" | "many";
 

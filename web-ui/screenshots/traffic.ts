@@ -5,7 +5,7 @@ import { Code } from "@connectrpc/connect";
 import { Fate } from "../gen/damper/v1/distribution_pb";
 import type { ReportSchema } from "../gen/damper/v1/distribution_pb";
 import { Mode } from "../gen/damper/v1/policy_pb";
-import { failedCalls } from "./failed";
+import { failedCalls } from "./failed_calls";
 import { edges, inForce, methods, storms } from "./table";
 
 type Edge = (typeof edges)[number];

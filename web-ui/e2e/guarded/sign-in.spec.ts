@@ -7,8 +7,8 @@ import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { expect, test as base } from "@playwright/test";
 import type { Page } from "@playwright/test";
 import { Role, Tokens } from "../../gen/damper/v1/tokens_pb";
-import { heed } from "../complaints";
-import { expectSound, tabTo } from "../sound";
+import { heed } from "../browser_errors";
+import { expectSound, tabTo } from "../accessibility";
 
 const server = process.env["DAMPER_GUARDED_URL"];
 const admin = process.env["DAMPER_GUARDED_TOKEN"];

@@ -6,11 +6,11 @@ import { expect, test as base } from "@playwright/test";
 import { randomInt } from "node:crypto";
 import { ChainSchema, RetryBreakerSchema } from "../../gen/damper/v1/policy_pb";
 import type { Policy } from "../../gen/damper/v1/policy_pb";
-import { ran, started } from "../../screenshots/started";
-import { heed } from "../complaints";
+import { ran, started } from "../../screenshots/process";
+import { heed } from "../browser_errors";
 import { BOUNDS_S, operate } from "./operator";
-import { freePort } from "./served";
-import { apiOf } from "./world";
+import { freePort } from "./server";
+import { apiOf } from "./setup";
 
 const CHAIN = [
   { caller: "gateway", callee: "orders", method: "shop.v1.Orders/Place" },

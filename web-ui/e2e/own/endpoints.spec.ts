@@ -1,7 +1,7 @@
 // One bad instance of three, on the route's page. What the processes report is scripted; server, page and protocol are real.
 import { Fate } from "../../gen/damper/v1/distribution_pb";
-import { expectSound } from "../sound";
-import { at, expect, KEY, live, test } from "./world";
+import { expectSound } from "../accessibility";
+import { at, expect, KEY, live, test } from "./setup";
 
 const { calleeService, calleeMethod } = KEY;
 

@@ -1,8 +1,8 @@
 // What an operator goes through in an incident: which service is at the bottom of what fails, the stop, and its proof.
 // The figures are scripted; server, page and protocol are real.
 import { Fate } from "../../gen/damper/v1/distribution_pb";
-import { expectSound } from "../sound";
-import { expect, KEY, live, test } from "./world";
+import { expectSound } from "../accessibility";
+import { expect, KEY, live, test } from "./setup";
 
 const ORDERS = { calleeService: "orders", calleeMethod: KEY.calleeMethod };
 const LEDGER = { calleeService: "ledger", calleeMethod: "shop.v1.Ledger/Book" };

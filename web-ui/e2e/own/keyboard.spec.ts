@@ -1,8 +1,8 @@
 // Every path without a pointer: Tab leads to everything, where one is can be seen, Enter and Space do it, Escape leaves.
 import type { Locator, Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
-import { tabTo } from "../sound";
-import { at, expect, KEY, live, setting, test } from "./world";
+import { tabTo } from "../accessibility";
+import { at, expect, KEY, live, setting, test } from "./setup";
 
 // Who it is and why, where no token proves it.
 async function typeWhy(page: Page, within: Page | Locator, reason = "a drill"): Promise<void> {

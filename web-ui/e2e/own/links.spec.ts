@@ -1,7 +1,7 @@
 // A link shows what its sender saw: page, filter and order; Back undoes one step at a time. On lists of more than a page.
 import type { Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
-import { expect, live, test } from "./world";
+import { expect, live, test } from "./setup";
 
 const MANY = 120;
 const callee = (nr: number) => `svc-${String(nr).padStart(3, "0")}`;

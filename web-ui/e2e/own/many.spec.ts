@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { Mode } from "../../gen/damper/v1/policy_pb";
-import { expect, live, test } from "./world";
+import { expect, live, test } from "./setup";
 
 const numbered = (what: string) => Array.from({ length: 100 }, (_, nr) => `${what}-${String(nr).padStart(3, "0")}`);
 const [CALLERS, CALLEES] = [numbered("caller"), numbered("callee")];

@@ -7,7 +7,7 @@ import { DeleteGuardRequestSchema, PutGuardRequestSchema } from "../../gen/dampe
 import { RollbackAllRequestSchema, RollbackRequestSchema } from "../../gen/damper/v1/history_pb";
 import { KillRequestSchema, UnkillRequestSchema } from "../../gen/damper/v1/kills_pb";
 import { DeleteRuleRequestSchema, PutRuleRequestSchema } from "../../gen/damper/v1/rules_pb";
-import { KEY, at, expect, live, say, setting, test } from "./world";
+import { KEY, at, expect, live, say, setting, test } from "./setup";
 
 const WRITES: Record<string, DescMessage> = {
   PutRule: PutRuleRequestSchema, DeleteRule: DeleteRuleRequestSchema, PutGuard: PutGuardRequestSchema, DeleteGuard: DeleteGuardRequestSchema,

@@ -1,6 +1,6 @@
 // What goes between the page and the server is gRPC-Web, by its type too: Connect's client would take it under any name,
 // proxies do not.
-import { expect, live, test } from "./world";
+import { expect, live, test } from "./setup";
 
 test("questions and answers are said to be gRPC-Web", async ({ page }) => {
   const answered = page.waitForResponse((answer) => answer.url().endsWith("/damper.v1.Fleet/ListClients"));

@@ -1,9 +1,9 @@
 // The server is killed under open pages and started again; or the wire swallows everything without a word.
 import type { Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
-import { heed } from "../complaints";
-import { KEY, at, expect, live, say, setting, test } from "./world";
-import { Wire } from "./wire";
+import { heed } from "../browser_errors";
+import { KEY, at, expect, live, say, setting, test } from "./setup";
+import { Wire } from "./proxy";
 
 // By when an open page must say that it is not live.
 const WITHIN = { timeout: 12_000 };

@@ -4,8 +4,8 @@ import { CircuitState, Fate, Source } from "../../gen/damper/v1/distribution_pb"
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { FEATURES, silent } from "./client";
 import type { Answer } from "./client";
-import { expectSound } from "../sound";
-import { KEY, at, expect, live, say, setting, test } from "./world";
+import { expectSound } from "../accessibility";
+import { KEY, at, expect, live, say, setting, test } from "./setup";
 
 const RULE = { key: KEY, policy: { mode: Mode.ENFORCE, retry: { maxAttempts: 3 }, retryBreaker: { ratio: 0.1 } } };
 

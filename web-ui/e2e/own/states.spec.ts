@@ -2,8 +2,8 @@
 // again by itself.
 import type { Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
-import { expectSound } from "../sound";
-import { at, expect, KEY, live, test } from "./world";
+import { expectSound } from "../accessibility";
+import { at, expect, KEY, live, test } from "./setup";
 
 const EMPTY = [
   ["/", "No service has reported a call yet."],

@@ -1,9 +1,9 @@
 // The store stands still: services go on, the page says since when, nothing can be written, and all of it ends by itself.
 import { Mode } from "../../gen/damper/v1/policy_pb";
-import { expectSound } from "../sound";
+import { expectSound } from "../accessibility";
 import { Etcd } from "./etcd";
-import { Served } from "./served";
-import { KEY, at, expect, live, say, setting, test as base } from "./world";
+import { Served } from "./server";
+import { KEY, at, expect, live, say, setting, test as base } from "./setup";
 
 const test = base.extend<{ etcd: Etcd }>({
   // eslint-disable-next-line no-empty-pattern

@@ -1,8 +1,8 @@
 // A storm of several hops: stopped in one change with one review, ended in one. And what is dangerous while all is calm.
 import { Fate } from "../../gen/damper/v1/distribution_pb";
 import { Mode } from "../../gen/damper/v1/policy_pb";
-import { expectSound } from "../sound";
-import { expect, live, say, test } from "./world";
+import { expectSound } from "../accessibility";
+import { expect, live, say, test } from "./setup";
 
 // So many calls and attempts each second.
 const hop = (callee: string, calls: bigint, attempts: bigint) => (second: bigint) => ({

@@ -1,7 +1,7 @@
 // Times name their zone, and a clock that is wrong is noticed.
 import { Mode } from "../../gen/damper/v1/policy_pb";
-import { expectSound } from "../sound";
-import { expect, KEY, live, test } from "./world";
+import { expectSound } from "../accessibility";
+import { expect, KEY, live, test } from "./setup";
 
 test.use({ timezoneId: "Asia/Kolkata" });
 

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as after } from "node:timers/promises";
 import { founded } from "./company";
-import { ran, started } from "./started";
+import { ran, started } from "./process";
 
 export type Kind = "demo" | "stopped" | "large" | "empty" | "guarded";
 

@@ -1,8 +1,8 @@
 // What is typed and not saved is not lost by a slip: a link, Back, a reload, a closed tab.
 import type { Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
-import { expectSound } from "../sound";
-import { KEY, at, expect, live, say, setting, test } from "./world";
+import { expectSound } from "../accessibility";
+import { KEY, at, expect, live, say, setting, test } from "./setup";
 
 // Does it, says no to what the browser then asks, and tells of what kind the question was.
 async function refused(page: Page, slip: () => Promise<unknown>): Promise<string> {

@@ -1,6 +1,6 @@
 // What holds for every page: assistive technology, narrow windows, several tabs, nothing from elsewhere.
-import { expectSound } from "./sound";
-import { expect, live, opened, test } from "./world";
+import { expectSound } from "./accessibility";
+import { expect, live, opened, test } from "./setup";
 
 const ROUTE = "caller=gateway&cluster=default&callee=orders&method=shop.v1.Orders%2FPlace";
 const PAGES = ["/", "/chain", "/rules", "/rule?new=1", `/rule?${ROUTE}`, "/uncovered", "/guards", "/guard?new=1", "/clients",

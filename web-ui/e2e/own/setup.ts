@@ -8,10 +8,10 @@ import { Fleet } from "../../gen/damper/v1/fleet_pb";
 import { Guards } from "../../gen/damper/v1/guards_pb";
 import { Kills } from "../../gen/damper/v1/kills_pb";
 import { Rules } from "../../gen/damper/v1/rules_pb";
-import { heed } from "../complaints";
+import { heed } from "../browser_errors";
 import { Client } from "./client";
 import type { Answer, Told } from "./client";
-import { Served } from "./served";
+import { Served } from "./server";
 
 export { expect };
 

@@ -4,7 +4,7 @@ import { ScalarType } from "@bufbuild/protobuf";
 import type { Page } from "@playwright/test";
 import { CeilingSchema } from "../../gen/damper/v1/guards_pb";
 import { Mode, PolicySchema } from "../../gen/damper/v1/policy_pb";
-import { at, expect, KEY, live, setting, test } from "./world";
+import { at, expect, KEY, live, setting, test } from "./setup";
 
 const BAD = ["3.5", "-1", "99999999999", "1e3", "three"];
 

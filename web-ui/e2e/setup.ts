@@ -10,7 +10,7 @@ import { Guards } from "../gen/damper/v1/guards_pb";
 import { History } from "../gen/damper/v1/history_pb";
 import { Kills } from "../gen/damper/v1/kills_pb";
 import { Rules } from "../gen/damper/v1/rules_pb";
-import { heed } from "./complaints";
+import { heed } from "./browser_errors";
 
 const url = process.env["DAMPER_URL"];
 if (!url) throw new Error("set DAMPER_URL to a running server with demo traffic, such as http://127.0.0.1:7654");

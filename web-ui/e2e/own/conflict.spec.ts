@@ -2,7 +2,7 @@
 // stream can not tell beforehand; the revision that was expected does.
 import type { Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
-import { at, expect, KEY, live, say, setting, test } from "./world";
+import { at, expect, KEY, live, say, setting, test } from "./setup";
 
 const theirs = { options: { author: "somebody else" } };
 
