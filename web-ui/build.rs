@@ -1,11 +1,11 @@
-//! Builds the page and writes the table of its files that `src/lib.rs` includes.
+//! Builds the web UI and writes the table of its files that `src/lib.rs` includes.
 //!
-//! Everything happens in `OUT_DIR`: the page's sources are copied there, the packages are installed there
-//! and Vite runs there, so the checkout is never written to. The messages come from protox's descriptor
-//! set through protoc-gen-es, so that neither `protoc` nor `buf` is needed and nothing generated is in git.
+//! Everything happens in `OUT_DIR`: sources are copied there, packages are installed there and Vite runs
+//! there, so the checkout is never written to. The messages come from protox's descriptor set through
+//! protoc-gen-es, so that neither `protoc` nor `buf` is needed and nothing generated is in git.
 //!
-//! `DAMPER_WEB_UI_DIST=<folder>` takes a page that was built elsewhere; `DAMPER_WEB_UI=off` builds without
-//! one, a notice in its place. Neither needs Node.
+//! `DAMPER_WEB_UI_DIST=<folder>` uses a web UI built elsewhere; `DAMPER_WEB_UI=off` includes a notice
+//! instead. Neither needs Node.
 
 use std::{
     collections::hash_map::DefaultHasher,
@@ -25,17 +25,17 @@ use prost::Message as _;
 type Result<T> = std::result::Result<T, String>;
 
 const PROTO_ROOT: &str = "../proto/proto";
-/// Details of errors, which only the page reads by itself.
+/// Details of errors, which only the web UI reads.
 const OWN_PROTO_ROOT: &str = "proto";
 
-/// What the page is made from. Tests and their settings are not part of it.
+/// Inputs of the build, without tests and their settings.
 const INPUTS: [&str; 6] =
     ["package.json", "package-lock.json", ".npmrc", "vite.config.ts", "generate.mjs", "tsconfig.json"];
 const SOURCES: &str = "page";
 const GENERATED: &str = "gen";
 
-const WAY_OUT: &str = "to build without Node.js set DAMPER_WEB_UI_DIST=<folder of a page built elsewhere>, \
-     or DAMPER_WEB_UI=off for a server without the page";
+const WAY_OUT: &str = "to build without Node.js set DAMPER_WEB_UI_DIST=<folder of a web UI built elsewhere>, \
+     or DAMPER_WEB_UI=off for a server without the web UI";
 
 fn main() {
     if let Err(error) = run() {
@@ -68,7 +68,7 @@ fn run() -> Result<()> {
             let work = out.join("page-build");
             copy_inputs(&work)?;
             install_packages(&work)?;
-            build_page(&work, &descriptors)?;
+            build_web_ui(&work, &descriptors)?;
             write_table(&out, &work.join("dist"))
         }
         Some(other) => Err(format!("DAMPER_WEB_UI is {other:?}; it may be \"on\" or \"off\"")),
@@ -79,7 +79,7 @@ fn variable(name: &str) -> Result<String> {
     env::var(name).map_err(|error| format!("{name}: {error}"))
 }
 
-/// Every message the page may speak, with its imports.
+/// All messages, with their imports.
 fn compile_descriptors() -> Result<Vec<u8>> {
     let mut files: Vec<PathBuf> = walk(Path::new(PROTO_ROOT))?;
     files.extend(walk(Path::new(OWN_PROTO_ROOT))?);
@@ -125,7 +125,7 @@ fn install_packages(work: &Path) -> Result<()> {
     write(&stamp, wanted.as_bytes())
 }
 
-fn build_page(work: &Path, descriptors: &Path) -> Result<()> {
+fn build_web_ui(work: &Path, descriptors: &Path) -> Result<()> {
     call(Command::new("node").arg("generate.mjs").arg(GENERATED).arg(descriptors).current_dir(work))?;
     call(
         Command::new("node")
@@ -134,11 +134,11 @@ fn build_page(work: &Path, descriptors: &Path) -> Result<()> {
     )
 }
 
-/// Runs a command of Node's world. `NODE_ENV` is the caller's business: as `development` it would put
-/// Svelte's checks into the page, as `production` it changes what npm installs.
+/// Runs a command without `NODE_ENV`: as `development` it would add Svelte's checks to the web UI, as
+/// `production` it changes what npm installs.
 fn call(command: &mut Command) -> Result<()> {
     let output = command.env_remove("NODE_ENV").output().map_err(|error| {
-        format!("the page needs Node.js 20.19 or later with npm: {command:?}: {error}\n{WAY_OUT}")
+        format!("the web UI needs Node.js 20.19 or later with npm: {command:?}: {error}\n{WAY_OUT}")
     })?;
     if output.status.success() {
         return Ok(());
@@ -151,7 +151,7 @@ fn call(command: &mut Command) -> Result<()> {
     ))
 }
 
-/// One entry per file: path, bytes, the same packed, content type, whether its name holds a hash of its content, etag.
+/// Writes an entry per file: path, bytes, gzip, content type, whether the name has a content hash, etag.
 fn write_table(out: &Path, dist: &Path) -> Result<()> {
     let dist = fs::canonicalize(dist).map_err(|error| format!("{}: {error}", dist.display()))?;
     let packed = out.join("packed");
@@ -187,7 +187,7 @@ fn included(file: &Path) -> Result<String> {
     Ok(format!("include_bytes!({file:?})"))
 }
 
-/// Packed once here instead of for each request; pictures and fonts are packed already.
+/// Compressed here once; `None` if that makes it no smaller, as for pictures and fonts.
 fn gzip(bytes: &[u8], file: &Path) -> Result<String> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     let packed = encoder.write_all(bytes).and_then(|()| encoder.finish());

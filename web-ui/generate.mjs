@@ -1,7 +1,7 @@
 // Generates the TypeScript messages from a descriptor set: node generate.mjs <folder> [<set>, else stdin].
 //
-// With them goes `comments.ts`: the comments of the .proto files on each field and value, which the page shows as help.
-// It does what protoc or buf would do, ask the plugin and write its answer, so that neither is needed.
+// With them goes `comments.ts`: the comments of the .proto files on each field and value, which the web UI shows as help.
+// Runs the plugin as protoc or buf would, so that neither is needed.
 // Used by the build script and, in the checkout, by `npm run generate`.
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -48,14 +48,14 @@ for (const { name, content } of [...response.file, { name: "comments.ts", conten
 
 // By full name: "damper.v1.Retry.max_attempts".
 function comments() {
-  const said = {};
+  const found = {};
   for (const file of protoFile.filter(({ name }) => SETTINGS.includes(name))) {
     for (const { path, leadingComments } of file.sourceCodeInfo?.location ?? []) {
       const name = leadingComments.trim() && nameAt(file, [...path]);
-      if (name) said[`${file.package}.${name}`] = leadingComments.trim().replaceAll(/\s*\n\s*/g, " ").replaceAll("`", "");
+      if (name) found[`${file.package}.${name}`] = leadingComments.trim().replaceAll(/\s*\n\s*/g, " ").replaceAll("`", "");
     }
   }
-  return `export const comments: Readonly<Record<string, string>> = ${JSON.stringify(said, null, 2)};\n`;
+  return `export const comments: Readonly<Record<string, string>> = ${JSON.stringify(found, null, 2)};\n`;
 }
 
 // The numbers are those of descriptor.proto: messages 4, their fields 2 and nested messages 3, enums 5 (4 within a

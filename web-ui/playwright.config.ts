@@ -10,7 +10,7 @@ export default defineConfig({
   workers: 3,
   fullyParallel: true,
   reporter: "list",
-  // On the demo, without tokens; on a server that requires tokens; and each on a server that it starts itself.
+  // "open" uses a demo without tokens, "guarded" a server with tokens; tests of "own" start their own.
   projects: [
     { name: "own", testMatch: "own/*.spec.ts", workers: 2 },
     { name: "open", testIgnore: ["guarded/**", "own/**"], workers: 1 },

@@ -1,5 +1,5 @@
-// What holds for every page in every state: nothing is wrong for assistive technology in either scheme, and a narrow
-// window does not scroll sideways; where one is in a tour by keyboard can be seen.
+// Checks of every page in every state: no accessibility violation in either scheme, no horizontal scrolling
+// in a narrow window, and a visible focus.
 import { AxeBuilder } from "@axe-core/playwright";
 import { expect } from "@playwright/test";
 import type { Locator, Page } from "@playwright/test";
@@ -12,7 +12,7 @@ export async function expectSound(page: Page): Promise<void> {
   for (const [viewport, colorScheme] of [[WIDE, "light"], [WIDE, "dark"], [NARROW, "dark"]] as const) {
     await page.setViewportSize(viewport);
     await page.emulateMedia({ colorScheme });
-    // There are no frames: the way that opens no further page for them does.
+    // Without frames, the legacy mode opens no further page.
     const { violations } = await new AxeBuilder({ page }).setLegacyMode(true).analyze();
     const found = violations.map(({ id, nodes }) => [id, nodes.map(({ html }) => html)]);
     expect(found, `${colorScheme}, ${viewport.width} px wide`).toEqual([]);
@@ -21,7 +21,7 @@ export async function expectSound(page: Page): Promise<void> {
   await page.setViewportSize(WIDE);
 }
 
-// What reaches beyond the window's right side and can be scrolled to; nothing where the page does not scroll.
+// Elements that extend beyond the right side of the window and can be scrolled to.
 function sideways(page: Page): Promise<string[]> {
   return page.evaluate(() => {
     const { scrollWidth, clientWidth } = document.documentElement;
@@ -31,7 +31,7 @@ function sideways(page: Page): Promise<string[]> {
   });
 }
 
-// Presses Tab until this has the focus, which must be seen wherever it stops on the way.
+// Presses Tab until this has the focus; the focus must be visible at each stop.
 export async function tabTo(page: Page, wanted: Locator): Promise<void> {
   await expect(wanted).toBeEnabled();
   for (let presses = 0; presses < 150; presses += 1) {
@@ -43,7 +43,7 @@ export async function tabTo(page: Page, wanted: Locator): Promise<void> {
   throw new Error(`Tab does not lead to ${wanted.toString()}`);
 }
 
-// Whether this has the focus; and what has it without a sign of it.
+// Whether this has the focus; returns a focused element without a visible focus.
 function focusOn(wanted: Element): { there: boolean; unseen: string } {
   const element = document.activeElement;
   const there = element === wanted;
@@ -51,7 +51,7 @@ function focusOn(wanted: Element): { there: boolean; unseen: string } {
   const { outlineStyle, outlineWidth } = getComputedStyle(element);
   const { width, height } = element.getBoundingClientRect();
   const outlined = outlineStyle !== "none" && parseFloat(outlineWidth) > 0;
-  // In a picture a shape's border is the sign.
+  // In an SVG the border of a shape shows the focus.
   const shape = element.querySelector("rect");
   const bordered = shape !== null && parseFloat(getComputedStyle(shape).strokeWidth) >= 3;
   const seen = (outlined || bordered) && width > 0 && height > 0;

@@ -1,4 +1,4 @@
-// What holds for every page: assistive technology, narrow windows, several tabs, nothing from elsewhere.
+// Properties of every page: accessibility, narrow windows, several tabs, no content from other hosts.
 import { expectSound } from "./accessibility";
 import { expect, live, opened, test } from "./setup";
 
@@ -7,16 +7,16 @@ const PAGES = ["/", "/chain", "/rules", "/rule?new=1", `/rule?${ROUTE}`, "/uncov
   "/history", "/history?rev=1", "/history?from=0&to=1", "/kill?callee=stock", `/route?${ROUTE}`];
 
 for (const path of PAGES) {
-  test(`with the demo's traffic ${path} is sound in both schemes and does not scroll sideways`, async ({ page }) => {
+  test(`${path} is accessible in both schemes and does not scroll sideways`, async ({ page }) => {
     await live(page, path);
     await expect(page.getByText(/^(Asking|Comparing)/)).toHaveCount(0);
-    // What the server says comes a moment after the form.
+    // The server's validation arrives after the form.
     if (/^.(rule|guard)\?/.test(path)) await expect(page.getByText(/Valid|invalid setting/)).toBeVisible();
     await expectSound(page);
   });
 }
 
-test("nothing moves for whoever wants no motion, and something does for others", async ({ page }) => {
+test("nothing moves with reduced motion, and something does without", async ({ page }) => {
   const moving = () => page.evaluate(() => [...document.querySelectorAll("*")].filter((element) => {
     const { transitionDuration, animationName } = getComputedStyle(element);
     return animationName !== "none" || transitionDuration.split(",").some((duration) => parseFloat(duration) > 0);
@@ -43,12 +43,12 @@ test("a second tab goes on when the first is closed", async ({ page, context }) 
 test.describe("a page with a foreign script", () => {
   test.use({ expected: /violates the following Content Security Policy/ });
 
-  test("the policy for content allows nothing from elsewhere, and the browser holds to it", async ({ page, request }) => {
+  test("the content security policy allows nothing from other hosts", async ({ page, request }) => {
     const answer = await request.get("/");
     expect(answer.ok()).toBe(true);
     expect(answer.headers()["content-security-policy"]).toContain("default-src 'self'");
     await live(page, "/nowhere");
-    // Whoever could write into the page could run nothing there.
+    // Injected scripts would not run.
     const refused = await page.evaluate(async () => {
       const violations: string[] = [];
       document.addEventListener("securitypolicyviolation", ({ effectiveDirective }) => violations.push(effectiveDirective));
@@ -61,7 +61,7 @@ test.describe("a page with a foreign script", () => {
   });
 });
 
-test("an address that leads nowhere says so", async ({ page }) => {
+test("an unknown address is reported", async ({ page }) => {
   await live(page, "/nowhere");
   await expect(page.getByText("There is no page at this address.")).toBeVisible();
 });

@@ -1,9 +1,8 @@
-// What fails every browser test by itself: whatever the browser complains about, in any tab, and any request that
-// leaves the server.
+// Errors that fail every browser test: messages in the console of any tab, and requests to another host.
 import { expect } from "@playwright/test";
 import type { BrowserContext } from "@playwright/test";
 
-// Returns what to call at the end. What `expected` matches is no complaint: a server that was killed is one.
+// Returns the check to call at the end. Errors that match `expected` are ignored.
 export function heed(context: BrowserContext, server: string, expected?: RegExp): () => void {
   const complaints: string[] = [];
   context.on("console", (message) => {

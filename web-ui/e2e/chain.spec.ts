@@ -1,7 +1,7 @@
-// The chain: the picture, the table that says the same, one service alone.
+// The Chain page: picture, table, and a selected service.
 import { expect, HOPS, live, test } from "./setup";
 
-test("every hop of the demo is a line with its multiplication and a row that says the same", async ({ page }) => {
+test("every hop of the demo is a line and a row with its amplification", async ({ page }) => {
   await live(page, "/chain");
   for (const [caller, callee] of HOPS) {
     const line = page.locator(`svg.chain [data-edge="${caller} ${callee}"]`);
@@ -12,7 +12,7 @@ test("every hop of the demo is a line with its multiplication and a row that say
   await expect(page.getByTestId("worst-possible")).toContainText(/≤ \d+/);
 });
 
-test("callers stand left of whom they call, and no poll moves them", async ({ page }) => {
+test("callers stand left of their callees, and no poll moves them", async ({ page }) => {
   await live(page, "/chain");
   const places = () =>
     page.locator("svg.chain .service").evaluateAll((nodes) =>
@@ -26,7 +26,7 @@ test("callers stand left of whom they call, and no poll moves them", async ({ pa
   expect(await places()).toEqual(before);
 });
 
-test("a service alone is in the address, by keyboard too, and Back leads to all", async ({ page }) => {
+test("a selected service is in the address, and Back shows all", async ({ page }) => {
   await live(page, "/chain");
   const first = page.locator('svg.chain .service[tabindex="0"]');
   await first.focus();

@@ -1,8 +1,8 @@
-// A page of another origin, in a real browser: whatever it sends, it changes nothing here.
+// A page of another origin in a real browser changes nothing.
 //
-// Two pages try it: one of another site (localhost for 127.0.0.1), and one of the same site on another port, to which
-// browsers send the cookies of this one. Against a server that asks nobody, and against one at which the same browser is
-// signed in. DAMPER_URL names the one, DAMPER_GUARDED_URL and DAMPER_GUARDED_TOKEN the other.
+// Two pages try it: one of another site (localhost for 127.0.0.1), and one of the same site on another port,
+// to which browsers send the cookies of this one. The servers are one without tokens (DAMPER_URL) and one to
+// which the browser is signed in (DAMPER_GUARDED_URL, DAMPER_GUARDED_TOKEN).
 import { create, toBinary } from "@bufbuild/protobuf";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
@@ -46,11 +46,11 @@ function frame(): number[] {
   return [0, ...length, ...message];
 }
 
-// Every way in which a page can send something, with what became of each.
+// Every way in which a page can send a request, with its result.
 async function attack(context: BrowserContext, from: string, target: string): Promise<string[]> {
   const page = await context.newPage();
   await page.goto(from);
-  const told = await page.evaluate(
+  const results = await page.evaluate(
     async ({ url, bytes, session }) => {
       const body = new Uint8Array(bytes);
       const kinds = ["application/grpc-web+proto", "application/grpc-web-text", "text/plain", "application/x-www-form-urlencoded"];
@@ -77,10 +77,10 @@ async function attack(context: BrowserContext, from: string, target: string): Pr
     { url: `${target}${PATH}`, bytes: frame(), session: `${target}/session` },
   );
   for (const enctype of ["text/plain", "multipart/form-data", "application/x-www-form-urlencoded"]) {
-    told.push(`form ${enctype}: ${String(await submit(page, from, `${target}${PATH}`, enctype))}`);
+    results.push(`form ${enctype}: ${String(await submit(page, from, `${target}${PATH}`, enctype))}`);
   }
   await page.close();
-  return told;
+  return results;
 }
 
 // A form leaves its page.
@@ -93,7 +93,7 @@ async function submit(page: Page, from: string, url: string, enctype: string): P
       Object.assign(form, { action: url, method: "POST", enctype });
       form.append(Object.assign(document.createElement("input"), { name: "x", value: "y" }));
       document.body.append(form);
-      // Once this script is through, which the navigation would otherwise cut off.
+      // After this script, which the navigation would abort.
       setTimeout(() => { form.submit(); });
     },
     { url, enctype },
@@ -111,9 +111,9 @@ async function rules(target: string, headers: Record<string, string> = {}) {
 
 for (const host of ["localhost", "127.0.0.1"]) {
   test(`a page of http://${host} on another port changes nothing on an open server`, async ({ context }) => {
-    const told = await attack(context, `http://${host}:${String(port)}/`, open);
-    expect(told.filter((line) => / 20\d$/.test(line))).toEqual([]);
-    expect(told.filter((line) => line.startsWith("form")).every((line) => line.endsWith(": 403"))).toBe(true);
+    const results = await attack(context, `http://${host}:${String(port)}/`, open);
+    expect(results.filter((line) => / 20\d$/.test(line))).toEqual([]);
+    expect(results.filter((line) => line.startsWith("form")).every((line) => line.endsWith(": 403"))).toBe(true);
     expect(await rules(open)).toBe(0);
   });
 
@@ -130,12 +130,12 @@ for (const host of ["localhost", "127.0.0.1"]) {
       { name: "damper-session", httpOnly: true, sameSite: "Strict" },
     ]);
     expect(await page.evaluate(() => document.cookie)).toBe("");
-    const told = await attack(context, `http://${host}:${String(port)}/`, guarded);
-    expect(told.filter((line) => / 20\d$/.test(line))).toEqual([]);
-    expect(told.filter((line) => line.startsWith("form")).every((line) => line.endsWith(": 403"))).toBe(true);
+    const results = await attack(context, `http://${host}:${String(port)}/`, guarded);
+    expect(results.filter((line) => / 20\d$/.test(line))).toEqual([]);
+    expect(results.filter((line) => line.startsWith("form")).every((line) => line.endsWith(": 403"))).toBe(true);
     expect(await rules(guarded, { authorization: `Bearer ${token}` })).toBe(0);
     expect(await context.cookies(guarded)).toEqual(cookies);
-    // The session itself still does: it was not for want of one that nothing happened.
+    // The session itself still works.
     const own = await page.evaluate(
       async ({ url, bytes }) => {
         const headers = { "content-type": "application/grpc-web+proto" };

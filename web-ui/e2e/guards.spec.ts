@@ -1,4 +1,4 @@
-// Guards: read, written, contested, and which rules they cut.
+// Guards: listed, saved, in conflict, and the rules that they limit.
 import { Mode } from "../gen/damper/v1/policy_pb";
 import { expectSound } from "./accessibility";
 import { expect, guards, live, ownKey, rules, say, test } from "./setup";
@@ -9,7 +9,7 @@ function at({ callerService: caller, callerCluster: cluster, calleeService: call
   return `/guard?${new URLSearchParams({ caller, cluster, callee, method }).toString()}`;
 }
 
-test("a guard is written, lists the rules it cuts, and is removed", async ({ page }) => {
+test("a guard is saved, lists the rules that it limits, and is deleted", async ({ page }) => {
   const key = ownKey("browser-test");
   try {
     await rules.putRule({ rule: { key, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 4 } } } });
@@ -18,7 +18,7 @@ test("a guard is written, lists the rules it cuts, and is removed", async ({ pag
     await page.getByLabel("Max attempts").fill("99");
     await expect(page.locator('[data-field="max_attempts"]')).toContainText(/between 1 and 10, not 99/);
     await page.getByLabel("Max attempts").fill("2");
-    // Wider rules of others may be cut too.
+    // Wider rules of other tests may be limited too.
     await expect(page.getByTestId("cuts")).toHaveText(/[1-9]/);
     await expect(page.getByRole("link", { name: Object.values(key).join(" ") }).first()).toHaveAttribute("href", /^\/rule\?/);
     await page.getByLabel("Owner").fill("team-browser");
@@ -39,15 +39,15 @@ test("a guard is written, lists the rules it cuts, and is removed", async ({ pag
   }
 });
 
-test("what others changed meanwhile is shown beside what was typed, which is kept", async ({ page }) => {
+test("a concurrent change is shown, and the draft is kept", async ({ page }) => {
   const key = ownKey("browser-test");
   try {
     await guards.putGuard({ guard: { key, ceiling: { maxAttempts: 2 } } });
     await live(page, at(key));
     await page.getByLabel("Max attempts").fill("5");
-    await guards.putGuard({ guard: { key, ceiling: { maxAttempts: 3 }, owner: "team-else" }, options: { author: "somebody else" } });
+    await guards.putGuard({ guard: { key, ceiling: { maxAttempts: 3 }, owner: "team-else" }, options: { author: "another operator" } });
     const conflict = page.getByTestId("conflict");
-    await expect(conflict).toContainText(/somebody else changed this guard meanwhile.*max_attempts.*2.*3.*5/s);
+    await expect(conflict).toContainText(/another operator changed this guard meanwhile.*max_attempts.*2.*3.*5/s);
     await expect(page.getByLabel("Max attempts")).toHaveValue("5");
     await conflict.getByRole("button", { name: "Keep my changes" }).click();
     await expect(page.getByLabel("Owner")).toHaveValue("team-else");
@@ -79,8 +79,8 @@ test("the list finds a guard, by keyboard, and the link leads to it", async ({ p
   }
 });
 
-test("a guard with a repeat limit is sound, in its list and alone", async ({ page }) => {
-  // A repeat limit is for all callers.
+test("a guard with a retry limit is accessible in list and editor", async ({ page }) => {
+  // A retry limit is for all callers.
   const key = { ...ownKey("browser-test"), callerService: "*" };
   try {
     await guards.putGuard({ guard: { key, ceiling: { maxAttempts: 2, repeatLimit: {} } } });

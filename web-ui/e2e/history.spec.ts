@@ -1,4 +1,4 @@
-// History: who changed what, compared, rolled back, taken away as a file.
+// History: changes, comparison, rollback and downloads.
 import { readFile } from "node:fs/promises";
 import { Mode } from "../gen/damper/v1/policy_pb";
 import { changes, expect, live, ownKey, rules, say, test } from "./setup";
@@ -12,13 +12,13 @@ async function put(key: Key, maxAttempts: number, reason: string): Promise<bigin
 
 const only = ({ calleeMethod }: Key) => `/history?q=${encodeURIComponent(calleeMethod)}`;
 
-test("a change is there at once, with who, why and what before and after", async ({ page }) => {
+test("a change appears at once with author, reason and values", async ({ page }) => {
   const key = ownKey("browser-test");
   try {
     const first = await put(key, 2, "a first look");
     await live(page, only(key));
     await expect(page.locator(`tr[data-revision="${first}"]`)).toContainText("rule created");
-    // Nobody reloads.
+    // Without a reload.
     const second = await put(key, 4, "more of it");
     const row = page.locator(`tr[data-revision="${second}"]`);
     await expect(row).toContainText(/ann.*retry\.max_attempts 2 → 4.*more of it/s);
@@ -32,7 +32,7 @@ test("a change is there at once, with who, why and what before and after", async
   }
 });
 
-test("a rule is rolled back, with the consequences first, once for a double click", async ({ page }) => {
+test("a rollback shows its effect and is sent once per double click", async ({ page }) => {
   const key = ownKey("browser-test");
   try {
     await put(key, 2, "a first look");
@@ -53,7 +53,7 @@ test("a rule is rolled back, with the consequences first, once for a double clic
   }
 });
 
-test("a rollback that somebody forestalls writes nothing", async ({ page }) => {
+test("a rollback after a concurrent change writes nothing", async ({ page }) => {
   const key = ownKey("browser-test");
   try {
     await put(key, 2, "a first look");
@@ -62,7 +62,7 @@ test("a rollback that somebody forestalls writes nothing", async ({ page }) => {
     await page.getByRole("button", { name: /Undo this change/ }).click();
     const dialog = page.getByRole("dialog");
     await expect(dialog.getByRole("button", { name: "Roll back" })).toBeEnabled();
-    await put(key, 5, "somebody else");
+    await put(key, 5, "another operator");
     await say(dialog);
     await dialog.getByRole("button", { name: "Roll back" }).click();
     await expect(dialog).toContainText("nothing was written");

@@ -1,23 +1,23 @@
-// The kill switch: said everywhere, thrown and ended from the page.
+// The kill switch: its banner, setting and ending it.
 import { expect, kills, live, opened, say, test } from "./setup";
 
-test("a kill switch is said while it is in force", async ({ page }) => {
+test("a kill switch in force is shown on every page", async ({ page }) => {
   const key = { callerService: "*", callerCluster: "*", calleeService: `browser-test-${Date.now()}`, calleeMethod: "*" };
   await opened(page);
-  const said = page.getByTestId("kill").filter({ hasText: key.calleeService });
-  await expect(said).toHaveCount(0);
+  const banner = page.getByTestId("kill").filter({ hasText: key.calleeService });
+  await expect(banner).toHaveCount(0);
   try {
     await kills.kill({ key, options: { reason: "a browser test", author: "playwright" } });
-    await expect(said).toContainText(/retries to browser-test-\d+ are stopped, until .* left/);
-    await expect(said).toContainText("a browser test");
-    await expect(said).toContainText(`damper unkill --callee '${key.calleeService}'`);
+    await expect(banner).toContainText(/retries to browser-test-\d+ are stopped, until .* left/);
+    await expect(banner).toContainText("a browser test");
+    await expect(banner).toContainText(`damper unkill --callee '${key.calleeService}'`);
   } finally {
     await kills.unkill({ key });
   }
-  await expect(said).toHaveCount(0);
+  await expect(banner).toHaveCount(0);
 });
 
-test("a kill is thrown with a reason, its reach said before and who obeyed after, and ended", async ({ page }) => {
+test("a kill is set with reason, reach and delivery, and ended", async ({ page }) => {
   const key = { callerService: "*", callerCluster: "*", calleeService: "stock", calleeMethod: "*" };
   await live(page, "/kill?callee=stock&minutes=15");
   try {

@@ -1,7 +1,7 @@
-// The overview: the answer, the figures, the routes.
+// The Overview: verdict, statistics and routes.
 import { expect, HOPS, opened, routeRow, test } from "./setup";
 
-test("every hop of the demo is a row with its multiplication", async ({ page }) => {
+test("every hop of the demo is a row with its amplification", async ({ page }) => {
   await opened(page);
   for (const [caller, callee] of HOPS) {
     const row = routeRow(page, caller, callee);
@@ -11,7 +11,7 @@ test("every hop of the demo is a row with its multiplication", async ({ page }) 
   await expect(page.getByTestId("fleet-amplification")).toHaveText(/^×\d+\.\d\d$/);
 });
 
-test("figures move without a reload", async ({ page }) => {
+test("statistics change without a reload", async ({ page }) => {
   await opened(page);
   const figures = async () => {
     const texts = HOPS.map(([caller, callee]) => routeRow(page, caller, callee).innerText());
@@ -39,7 +39,7 @@ test("a link brings back filter and sorting, and Back works", async ({ page }) =
   await expect(routeRow(page, "gateway", "orders")).toBeVisible();
 });
 
-test("the answer at the top follows from the routes", async ({ page }) => {
+test("the verdict follows from the routes", async ({ page }) => {
   await opened(page);
   const verdict = page.getByTestId("verdict");
   await expect(verdict).toHaveAttribute("data-level", /storm|failing|calm/);

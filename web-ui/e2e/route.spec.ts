@@ -1,11 +1,11 @@
-// One route: its figures by the second, what was changed, why it is so.
+// The Route page: its statistics per second, changes, and the rule that applies.
 import { Mode } from "../gen/damper/v1/policy_pb";
 import { expectSound } from "./accessibility";
 import { expect, live, opened, routeRow, rules, test } from "./setup";
 
 const ROUTE = "/route?caller=gateway&cluster=default&callee=orders&method=shop.v1.Orders%2FPlace";
 
-test("a row of the overview leads to its route, whose charts begin with what was seen before", async ({ page }) => {
+test("a row leads to its route, whose charts start with the overview's", async ({ page }) => {
   await opened(page);
   await expect.poll(() => page.evaluate(() => performance.now())).toBeGreaterThan(4_000);
   await routeRow(page, "inventory", "stock").getByRole("rowheader").getByRole("link").click();
@@ -17,7 +17,7 @@ test("a row of the overview leads to its route, whose charts begin with what was
 });
 
 test("charts begin with points that are older than the page", async ({ page }) => {
-  // A span is ten seconds, and told once all processes have had the time to report it.
+  // A span of ten seconds is sent once all processes have had time to report it.
   await expect(async () => {
     await page.goto(ROUTE);
     const chart = page.getByRole("img", { name: /^Attempts\/s.*now \d/ });
@@ -27,7 +27,7 @@ test("charts begin with points that are older than the page", async ({ page }) =
   }).toPass({ timeout: 60_000 });
 });
 
-test("it is watched by a stream of its own while it is seen, and no longer", async ({ page }) => {
+test("the route has a stream of its own while it is visible", async ({ page }) => {
   await live(page, ROUTE);
   await expect(page.getByText(/Detailed updates/)).toBeVisible();
   const before = await page.getByText(/\d total$/).first().innerText();
@@ -37,7 +37,7 @@ test("it is watched by a stream of its own while it is seen, and no longer", asy
   await ended;
 });
 
-test("over how long rates are taken stays in the address", async ({ page }) => {
+test("the window of rates stays in the address", async ({ page }) => {
   await live(page, `${ROUTE}&over=60`);
   await expect(page.getByLabel("Rates over")).toHaveValue("60");
   await page.getByLabel("Rates over").selectOption("1");
@@ -45,24 +45,24 @@ test("over how long rates are taken stays in the address", async ({ page }) => {
   await expect(page.getByText(/Detailed updates/)).toBeVisible();
 });
 
-test("a rule that matches and loses is named with the reason, and marked where it came", async ({ page }) => {
+test("a losing rule is named with its reason and marked on charts", async ({ page }) => {
   const key = { callerService: "gateway", callerCluster: "*", calleeService: "orders", calleeMethod: "*" };
   await live(page, ROUTE);
   await expect(page.getByTestId("winner")).toContainText("applies");
   try {
     await rules.putRule({ rule: { key, policy: { mode: Mode.OBSERVE } }, options: { author: "playwright", reason: "a mark" } });
     await expect(page.locator(".loser")).toContainText("gateway * orders *");
-    const told = page.locator(".touches li").filter({ hasText: "a mark" }).first();
-    await expect(told).toContainText(/rule (created|changed).*playwright/s);
+    const change = page.locator(".touches li").filter({ hasText: "a mark" }).first();
+    await expect(change).toContainText(/rule (created|changed).*playwright/s);
     await expect(page.locator(".mark").first()).toBeVisible();
-    await told.getByRole("link").click();
+    await change.getByRole("link").click();
     await expect(page).toHaveURL(/\/history\?rev=\d+$/);
   } finally {
     await rules.deleteRule({ key }).catch(() => undefined);
   }
 });
 
-test("fates are said with what they mean, and gates with where they stand", async ({ page }) => {
+test("fates have a meaning, and gates a state", async ({ page }) => {
   await live(page, ROUTE);
   await expect(page.locator("table.route-fates").getByText("The first attempt succeeded.")).toBeVisible();
   await expect(page.locator('[data-gate="breaker"]')).toContainText(/against .* successes in 10 s.*successful calls pay for one failed retry/s);
@@ -78,7 +78,7 @@ test.describe("with calls that fail", () => {
   test.beforeAll(async () => { await rules.putRule({ rule: { key, policy }, options }); });
   test.afterAll(async () => { await rules.deleteRule({ key }); });
 
-  test("failed calls are shown with their attempts and traces, and stand still while they are read", async ({ page }) => {
+  test("failed calls show attempts and traces, and pause while read", async ({ page }) => {
     await live(page, ROUTE);
     const section = page.getByRole("region", { name: /Failed calls/ });
     const rows = section.locator("tr.failure");
@@ -91,7 +91,7 @@ test.describe("with calls that fail", () => {
     await expect(opener).toHaveAttribute("aria-expanded", "true");
     await expect(section.locator(".waterfall li").first()).toContainText(/sent at 0 ms\s*DEADLINE_EXCEEDED after .*: .*time limit/);
     const trace = await rows.first().locator(".trace code").innerText();
-    // Calls go on failing, and the row stays where it is until it is asked for newer ones.
+    // Calls keep failing, and the row keeps its place until newer ones are requested.
     const newer = section.getByRole("button", { name: /^Show \d+ newer$/ });
     await expect(newer).toBeVisible({ timeout: 20_000 });
     await expect(rows.first().locator(".trace code")).toHaveText(trace);
@@ -99,7 +99,7 @@ test.describe("with calls that fail", () => {
     await expect(rows.first().locator(".trace code")).not.toHaveText(trace);
   });
 
-  test("the failed calls are sound, also with one open", async ({ page }) => {
+  test("failed calls are accessible, also with an open one", async ({ page }) => {
     await live(page, ROUTE);
     const row = page.locator("tr.failure").first();
     await expect(row).toBeVisible({ timeout: 20_000 });

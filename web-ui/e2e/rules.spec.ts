@@ -1,4 +1,4 @@
-// Rules: read, written, reviewed, contested, undone.
+// Rules: listed, saved, reviewed, in conflict, undone.
 import { Mode } from "../gen/damper/v1/policy_pb";
 import { expectSound } from "./accessibility";
 import { expect, live, ownKey, rules, say, test } from "./setup";
@@ -16,7 +16,7 @@ function href(key: ReturnType<typeof ownKey>): string {
   return `/rule?${new URLSearchParams({ caller, cluster, callee, method }).toString()}`;
 }
 
-test("a rule put through the API appears, says who applied it, and goes", async ({ page }) => {
+test("a rule of the API appears with its delivery, and disappears", async ({ page }) => {
   const key = ownKey("browser-test");
   await live(page, "/rules");
   const row = page.locator(`tr[data-rule="${Object.values(key).join(" ")}"]`);
@@ -32,7 +32,7 @@ test("a rule put through the API appears, says who applied it, and goes", async 
     await expect(row.locator('[data-label="Mode"]')).toHaveText("observe");
     await expect(row.locator('[data-label="Attempts"]')).toHaveText("4");
     await expect(row.locator('[data-label="Revision"]')).toContainText(String(rule?.revision));
-    // The demo's gateway is connected and matches: all of them come to apply it.
+    // The demo's gateway is connected and matches, so all apply it.
     await expect.poll(async () => {
       const [, applied, of] = /(\d+) of (\d+)/.exec(await row.getByTestId("applied").innerText()) ?? [];
       return of !== undefined && Number(of) > 0 && applied === of;
@@ -43,7 +43,7 @@ test("a rule put through the API appears, says who applied it, and goes", async 
   await expect(row).toHaveCount(0);
 });
 
-test("a rule is written, with the server's words at the field, a review and its delivery", async ({ page }) => {
+test("a rule is saved with errors at fields, a review and its delivery", async ({ page }) => {
   const key = ownKey("browser-test");
   await live(page, NEW);
   await fill(page, key);
@@ -71,18 +71,18 @@ test("a rule is written, with the server's words at the field, a review and its 
   }
 });
 
-test("what a rule adds on its hop and along the chain is said before it is written", async ({ page }) => {
+test("higher amplification is shown before a rule is saved", async ({ page }) => {
   const key = { callerService: "*", callerCluster: "*", calleeService: "stock", calleeMethod: "shop.v1.Stock/Take" };
   await live(page, href(key));
   await expect(page.getByText("Valid")).toBeVisible();
   await page.locator('[data-field="mode"]').getByRole("combobox").selectOption("MODE_ENFORCE");
   await page.locator('[data-field="retry.max_attempts"]').getByRole("textbox").fill("9");
-  const said = page.getByTestId("amplified");
-  await expect(said).toContainText(/▲ Up:\s+Attempts on this hop at most \d →to 9 per call/);
-  await expect(said).toContainText(/At the end of the worst chain gateway → orders → inventory → stock: \d+ →to \d+ attempts per request/);
+  const amplified = page.getByTestId("amplified");
+  await expect(amplified).toContainText(/▲ Up:\s+Attempts on this hop at most \d →to 9 per call/);
+  await expect(amplified).toContainText(/At the end of the worst chain gateway → orders → inventory → stock: \d+ →to \d+ attempts per request/);
 });
 
-test("what a change would do to load and success is predicted in its review", async ({ page }) => {
+test("the review predicts load and success", async ({ page }) => {
   const key = { callerService: "*", callerCluster: "*", calleeService: "stock", calleeMethod: "shop.v1.Stock/Take" };
   await live(page, href(key));
   await expect(page.getByText("Valid")).toBeVisible();
@@ -96,16 +96,16 @@ test("what a change would do to load and success is predicted in its review", as
   await expectSound(page);
 });
 
-test("what others changed meanwhile is shown beside what was typed, which is kept", async ({ page }) => {
+test("a concurrent change is shown, and the draft is kept", async ({ page }) => {
   const key = ownKey("browser-test");
   const policy = { mode: Mode.OBSERVE, retry: { maxAttempts: 2 } };
   try {
     await rules.putRule({ rule: { key, policy } });
     await live(page, href(key));
     await page.locator('[data-field="retry.max_attempts"]').getByRole("textbox").fill("5");
-    await rules.putRule({ rule: { key, policy: { mode: Mode.ENFORCE, retry: { maxAttempts: 3 } } }, options: { author: "somebody else" } });
+    await rules.putRule({ rule: { key, policy: { mode: Mode.ENFORCE, retry: { maxAttempts: 3 } } }, options: { author: "another operator" } });
     const conflict = page.getByTestId("conflict");
-    await expect(conflict).toContainText("somebody else changed this rule meanwhile");
+    await expect(conflict).toContainText("another operator changed this rule meanwhile");
     await expect(conflict.getByRole("row", { name: /Max attempts/ })).toContainText(/both.*2.*3.*5/);
     await conflict.getByRole("button", { name: "Keep my changes" }).click();
     await expect(page.locator('[data-field="mode"]').getByRole("combobox")).toHaveValue("MODE_ENFORCE");
@@ -120,7 +120,7 @@ test("what others changed meanwhile is shown beside what was typed, which is kep
   }
 });
 
-test("unsaved edits are not left by a slip", async ({ page }) => {
+test("leaving unsaved edits needs a confirmation", async ({ page }) => {
   const key = ownKey("browser-test");
   try {
     await rules.putRule({ rule: { key, policy: { mode: Mode.OBSERVE } } });

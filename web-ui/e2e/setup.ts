@@ -1,7 +1,7 @@
-// What the browser tests share: the server, the demo's chain, and what fails every test.
+// Shared by the browser tests: the server, the demo's chain, and checks of every test.
 //
-// DAMPER_URL names a server with the demo's traffic. Each test takes the state as it finds it; what one writes it
-// removes again.
+// DAMPER_URL names a server with the demo's traffic. Each test accepts the state that it finds, and deletes
+// what it writes.
 import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { expect, test as base } from "@playwright/test";
@@ -24,15 +24,14 @@ export const changes = createClient(History, transport);
 
 export { expect };
 
-// The demo's chain: who calls whom.
+// The demo's chain of calls.
 export const HOPS = [
   ["gateway", "orders"],
   ["orders", "inventory"],
   ["inventory", "stock"],
 ] as const;
 
-// Every test also fails by what the browser complains about but for what is expected, and by a request that leaves the
-// server.
+// Every test also fails on browser errors that it does not expect, and on requests to another host.
 export const test = base.extend<{ quiet: undefined; expected: RegExp | undefined }>({
   expected: [undefined, { option: true }],
   quiet: [
@@ -53,14 +52,14 @@ export function routeRow(page: Page, caller: string, callee: string) {
     .first();
 }
 
-// The overview with its first figures.
+// The Overview with its first statistics.
 export async function opened(page: Page, path = "/"): Promise<void> {
   await page.goto(path);
   await expect(page.getByTestId("liveness")).toContainText("live");
   for (const [caller, callee] of HOPS) await expect(routeRow(page, caller, callee)).toBeVisible();
 }
 
-// A key that no other test has.
+// A key that no other test uses.
 export function ownKey(callee: string) {
   return { callerService: "gateway", callerCluster: "*", calleeService: callee, calleeMethod: `test.Browser/M${Date.now()}` };
 }
@@ -70,7 +69,7 @@ export async function live(page: Page, path: string): Promise<void> {
   await expect(page.getByTestId("liveness")).toContainText("live");
 }
 
-// Who it is and why, as a server without tokens requires it.
+// Name and reason, required by a server without tokens.
 export async function say(within: Page | Locator, reason = "a browser test"): Promise<void> {
   await within.getByLabel(/^Reason/).fill(reason);
   await within.getByLabel(/^Your name/).fill("playwright");

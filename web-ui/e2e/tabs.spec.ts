@@ -1,4 +1,4 @@
-// More tabs than a browser opens connections to one server over HTTP/1.1, which are six.
+// More tabs than the six connections that a browser opens to a server over HTTP/1.1.
 import type { Page } from "@playwright/test";
 import { Mode } from "../gen/damper/v1/policy_pb";
 import { expect, live, ownKey, rules, say, test } from "./setup";

@@ -1,13 +1,13 @@
-// Routes without rules: found, and given a rule to begin with.
+// Routes without rules: listed, with a proposed rule.
 import { create } from "@bufbuild/protobuf";
 import { RuleSchema } from "../gen/damper/v1/rules_pb";
 import { expectSound } from "./accessibility";
 import { expect, live, rules, test } from "./setup";
 
-// The last hop of the demo's chain, and what may cover it.
+// The last hop of the demo's chain, and the rules that may cover it.
 const HOP = { callerService: "inventory", callerCluster: "default", calleeService: "stock", calleeMethod: "shop.v1.Stock/Take" };
 
-test("a route that loses its rule is listed, and a proposal with reasons leads to the editor", async ({ page }) => {
+test("a route without a rule is listed, with a proposal for the editor", async ({ page }) => {
   const taken = [];
   try {
     for (;;) {

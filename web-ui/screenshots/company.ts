@@ -1,15 +1,15 @@
-// A company of many services for one server: thousands of routes with reports, ten thousand rules, guards of the
-// callees' owners, a few weeks' worth of changes, and some processes that are with problems.
+// A company of many services on one server: thousands of routes, ten thousand rules, guards, weeks of
+// changes, and some clients with problems.
 //
-// The services and who calls whom are those of the tests (`page/testing/many_services.ts`), made from a seed: the same
-// picture every time. The processes are scripted, but speak the real protocol to the real server.
+// Services and calls are those of the unit tests (`page/testing/many_services.ts`), from a seed. The clients
+// are scripted over the real protocol.
 import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Client, silent } from "../e2e/own/client";
-import type { Answer, Told } from "../e2e/own/client";
+import type { Answer, Properties } from "../e2e/own/client";
 import { Source } from "../gen/damper/v1/distribution_pb";
 import { Mode } from "../gen/damper/v1/policy_pb";
 import { Rules } from "../gen/damper/v1/rules_pb";
@@ -18,27 +18,27 @@ import { edges, manifests } from "./table";
 import { Traffic } from "./traffic";
 
 const INSTANCES = 2;
-// As while somebody watches: less often, and the charts of a watched route would fall to 0 between two reports.
+// Reports as a watched route needs them: with fewer, its charts would fall to 0 between two reports.
 const REPORT_EVERY_MS = 1_000;
 
 export interface Company {
   readonly end: () => void;
 }
 
-// Rules and clients; the first reports are on their way.
+// Writes rules and connects clients; the first reports follow.
 export async function founded(url: string): Promise<Company> {
   await written(url);
   await changed(url);
   const processes = [...new Set(edges.map(({ callerService }) => callerService))].flatMap((service) =>
-    Array.from({ length: INSTANCES }, (_, at) => ({ service, at, traffic: new Traffic(service, at, INSTANCES, oddities(service, at).told?.overrideMode) })));
+    Array.from({ length: INSTANCES }, (_, at) => ({ service, at, traffic: new Traffic(service, at, INSTANCES, oddities(service, at).properties?.overrideMode) })));
   const clients = processes.map(({ service, at }, place) => {
     const identity = { service, cluster: "default", instance: `${service}-6f7d-${(place * 7919).toString(36).padStart(4, "0")}` };
-    const { told, answer } = oddities(service, at);
-    return new Client(url, identity, { serves: true, ...told }, answer);
+    const { properties, answer } = oddities(service, at);
+    return new Client(url, identity, { serves: true, ...properties }, answer);
   });
   const report = () => {
     processes.forEach(({ service, at, traffic }, place) => {
-      const { source = Source.LIVE, overrideMode = Mode.UNSPECIFIED } = oddities(service, at).told ?? {};
+      const { source = Source.LIVE, overrideMode = Mode.UNSPECIFIED } = oddities(service, at).properties ?? {};
       clients[place]?.report({ ...traffic.report(Date.now()), source, overrideMode });
     });
   };
@@ -52,7 +52,7 @@ export async function founded(url: string): Promise<Company> {
   };
 }
 
-// The table as a team would write it: from files, with the command.
+// Rules and guards as a team writes them: from files, with the command line.
 async function written(url: string): Promise<void> {
   const folder = await mkdtemp(join(tmpdir(), "damper-company-"));
   const file = join(folder, "table.yaml");
@@ -61,28 +61,28 @@ async function written(url: string): Promise<void> {
   await rm(folder, { recursive: true });
 }
 
-// What is not as it should be, and says so on the page.
-function oddities(service: string, at: number): { told?: Told; answer?: Answer } {
+// Clients with problems.
+function oddities(service: string, at: number): { properties?: Properties; answer?: Answer } {
   if (at > 0) return {};
   switch (service) {
     case "payments":
       return { answer: refusing };
     case "search":
-      return { told: { source: Source.LAST_KNOWN_GOOD }, answer: silent };
+      return { properties: { source: Source.LAST_KNOWN_GOOD }, answer: silent };
     case "basket":
-      return { told: { overrideMode: Mode.OBSERVE } };
+      return { properties: { overrideMode: Mode.OBSERVE } };
     default:
       return {};
   }
 }
 
-// One rule of the first that it is sent.
+// Rejects the first rule that it receives.
 const refusing: Answer = ({ kind }) => {
   const rule = kind.case === "snapshot" ? kind.value.rules[0] : undefined;
   return rule?.key === undefined ? [] : [{ key: rule.key, revision: rule.revision, reason: "policy.retry.backoff.exponential.max: 250 ms is more than 200 ms, this build's limit" }];
 };
 
-// People at work after the first import.
+// Changes after the first import.
 async function changed(url: string): Promise<void> {
   const rules = createClient(Rules, createGrpcWebTransport({ baseUrl: url }));
   const people = ["ann", "ben", "chidi", "dana"];

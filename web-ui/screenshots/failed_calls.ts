@@ -1,19 +1,18 @@
-// The calls of a route that did not end well since the last report, one by one, as a process tells them: what its
-// counters count, in examples. The same ones for the same route and report.
+// Samples of failed calls for a report, equal for the same route and report.
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Fate } from "../gen/damper/v1/distribution_pb";
 import type { FailedAttemptSchema, FailedCallSchema } from "../gen/damper/v1/distribution_pb";
 import { Code } from "../gen/damper/v1/policy_pb";
 
 // A report has at most five.
-const TOLD = 3;
+const SAMPLES = 3;
 
 const DETAILS = ["connection refused", "", ""] as const;
 
-// Of so many calls that failed; of the report with this number, made now; `salt` tells routes and processes apart.
+// Samples of `failed` calls for the report with this number, made now; `salt` separates routes and processes.
 export function failedCalls({ fate, would, sends }: { fate: Fate; would: boolean; sends: number }, failed: number, salt: number, report: number,
   nowMs: number): MessageInitShape<typeof FailedCallSchema>[] {
-  return Array.from({ length: Math.min(failed, TOLD) }, (_, at) => {
+  return Array.from({ length: Math.min(failed, SAMPLES) }, (_, at) => {
     const number = salt * 7919 + report * 31 + at * 13;
     const attempts = attemptsOf(number, sends, DETAILS[number % DETAILS.length] ?? "");
     const last = attempts.at(-1);
@@ -22,7 +21,7 @@ export function failedCalls({ fate, would, sends }: { fate: Fate; would: boolean
       fate,
       would,
       code: Code.UNAVAILABLE,
-      endedAt: { seconds: BigInt(Math.floor(nowMs / 1000) - (TOLD - at)), nanos: (number * 7_001_003) % 1_000_000_000 },
+      endedAt: { seconds: BigInt(Math.floor(nowMs / 1000) - (SAMPLES - at)), nanos: (number * 7_001_003) % 1_000_000_000 },
       latency: ms(latency),
       sends,
       traceId: hexOf(number),

@@ -1,21 +1,22 @@
-// What is taken: each page with the way to its full state. A page of the router that is not here fails a test (`page/shell/pages.test.ts`).
+// The pictures: each page with its states. A page that is missing here fails a test
+// (`page/shell/pages.test.ts`).
 import type { Page } from "@playwright/test";
 import { edges, methods } from "./table";
 import type { Kind } from "./servers";
 
 export interface Shown {
-  // Of the file.
+  // Name of the file.
   readonly name: string;
   readonly path: string;
-  // Whose server has it full.
+  // The server with its full state.
   readonly full: Kind;
-  // Where there is most of it, if the full one is ordinary.
+  // The server with the most data, if the full state is ordinary.
   readonly many?: { readonly server: Kind; readonly path: string };
-  // What the page itself asks for; while that is blocked it is loading. None = it lives from the stream alone.
+  // Requests of the page; while they are blocked it is loading. None = it uses the stream alone.
   readonly asks?: RegExp;
   // Brings the full page into the state of the picture.
   readonly act?: (page: Page) => Promise<void>;
-  // There for its full state alone: the others are those of the page before.
+  // Has only a full state: the others equal those of the page before.
   readonly onlyFull?: boolean;
 }
 
@@ -24,7 +25,7 @@ const DEMO = { caller: "gateway", cluster: "default", callee: "orders", method: 
 const RULE = { caller: "*", cluster: "*", callee: "stock", method: "shop.v1.Stock/Take" };
 const at = (path: string, names: Record<string, string>) => `${path}?${new URLSearchParams(names).toString()}`;
 
-// The edge on which most is repeated, and its first route.
+// The edge with the most retries, and its first route.
 const worst = [...edges].sort((a, b) => b.attemptsPerS - b.callsPerS - (a.attemptsPerS - a.callsPerS))[0];
 const worstRoute = { caller: worst?.callerService ?? "", cluster: "default", callee: worst?.calleeService ?? "",
   method: methods(worst?.calleeService ?? "", worst ? edges.indexOf(worst) : 0)[0] ?? "" };
@@ -42,11 +43,11 @@ async function reviewRule(page: Page): Promise<void> {
   await page.getByRole("dialog").getByLabel(/^Reason/).fill("Two more retries while the ledger restarts");
 }
 
-async function judgeGuard(page: Page): Promise<void> {
+async function awaitLimitedRules(page: Page): Promise<void> {
   await page.getByText("Rules that this guard limits").waitFor();
 }
 
-// One of the calls that failed, with its attempts.
+// A failed call with its attempts.
 async function openFailure(page: Page): Promise<void> {
   const section = page.getByRole("region", { name: /^Failed calls/ });
   await section.locator(".opener").first().click();
@@ -69,7 +70,7 @@ export const SHOWN: readonly Shown[] = [
   { name: "route", path: at("/route", DEMO), full: "demo", many: { server: "large", path: at("/route", worstRoute) }, asks: /Rules\/Explain|Fleet\/Watch/ },
   { name: "route-failures", path: at("/route", worstRoute), full: "large", act: openFailure, onlyFull: true },
   { name: "guards", path: "/guards", full: "large", asks: /Guards\/ListGuards/ },
-  { name: "guard", path: at("/guard", { caller: "*", cluster: "*", callee: "orders", method: "*" }), full: "large", asks: /Guards\/GetGuard/, act: judgeGuard },
+  { name: "guard", path: at("/guard", { caller: "*", cluster: "*", callee: "orders", method: "*" }), full: "large", asks: /Guards\/GetGuard/, act: awaitLimitedRules },
   { name: "clients", path: "/clients", full: "large", asks: /Fleet\/ListClients/ },
   { name: "kill", path: "/kill?callee=stock", full: "stopped", act: choose },
   { name: "history", path: "/history", full: "large", asks: /History\/ListChanges/ },

@@ -5,11 +5,11 @@ import tests from "../playwright.config";
 export default defineConfig({
   testDir: ".",
   testMatch: "take.ts",
-  // Ten thousand rules and a browser share a machine that may be busy.
+  // Ten thousand rules and a browser may share a busy machine.
   timeout: 240_000,
   expect: { timeout: 100_000 },
   forbidOnly: true,
-  // Much of the time is waiting.
+  // Most of the time is waiting.
   workers: 3,
   fullyParallel: true,
   reporter: "line",

@@ -1,6 +1,6 @@
-// A process of the real binary: started with any arguments, known by the address that it says.
+// A process of the real binary, identified by the address that it prints.
 //
-// DAMPER_BINARY names the binary.
+// DAMPER_BINARY is the binary.
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { once } from "node:events";
@@ -12,27 +12,28 @@ export interface Started {
   readonly end: () => Promise<void>;
 }
 
-// Until it says where it listens. What it says afterwards is read and dropped, or it would block on a full pipe.
+// Waits for the line with its address. Later output is read and dropped, because a full pipe would block the
+// process.
 export async function started(...args: readonly string[]): Promise<Started> {
   const binary = process.env["DAMPER_BINARY"];
   if (!binary) throw new Error("set DAMPER_BINARY to the damper binary");
   const child = spawn(binary, args, { stdio: ["ignore", "pipe", "pipe"] });
   const address = await new Promise<string>((listening, failed) => {
-    const said: string[] = [];
+    const output: string[] = [];
     for (const output of [child.stdout, child.stderr]) {
       createInterface(output).on("line", (line) => {
-        said.push(line);
+        output.push(line);
         const found = /(?:listening on |http:\/\/)([\d.]+:\d+)/.exec(line)?.[1];
         if (found !== undefined) listening(found);
       });
     }
     child.once("error", failed);
-    child.once("exit", () => { failed(new Error(`damper ${args.join(" ")} ended: ${said.join("\n")}`)); });
+    child.once("exit", () => { failed(new Error(`damper ${args.join(" ")} ended: ${output.join("\n")}`)); });
   });
   return { url: `http://${address}`, end: () => ended(child) };
 }
 
-// A command of the binary that comes to its end by itself.
+// Runs a command of the binary to its end.
 export async function ran(...args: readonly string[]): Promise<void> {
   const child = spawn(process.env["DAMPER_BINARY"] ?? "damper", args, { stdio: ["ignore", "ignore", "inherit"] });
   const [code] = (await once(child, "exit")) as [number | null];

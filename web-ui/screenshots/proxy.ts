@@ -1,7 +1,7 @@
-// The door between the browser and a server: answers can be blocked, and the door can be shut as if the server were
-// gone. Each has an address of its own, so that no shared worker or cookie of one picture is seen in another.
+// A proxy between browser and server: it can block responses, and can be closed as if the server were gone.
+// Each has its own address, so that pictures share no worker and no cookie.
 //
-// DAMPER_PAGE_URL names a `npx vite` whose page is shown instead of the binary's, for whoever edits it.
+// DAMPER_PAGE_URL names a `npx vite` that serves the web UI instead of the binary.
 import { once } from "node:events";
 import { createServer, request } from "node:http";
 import type { IncomingMessage, Server, ServerResponse } from "node:http";
@@ -10,7 +10,7 @@ import type { AddressInfo, Socket } from "node:net";
 const ASKS_THE_SERVER = /^\/(damper\.v1\.|session$)/;
 
 export class Door {
-  // Requests whose path matches are never answered.
+  // Requests with a matching path get no response.
   held: RegExp | undefined;
   readonly #to: string;
   readonly #server: Server;
@@ -36,7 +36,7 @@ export class Door {
     return `http://127.0.0.1:${String((this.#server.address() as AddressInfo).port)}`;
   }
 
-  // As if the server were gone: what is open ends, and nothing is let in.
+  // As if the server were gone: closes open connections and rejects new ones.
   async shut(): Promise<void> {
     if (!this.#server.listening) return;
     const closed = once(this.#server, "close");
@@ -52,7 +52,7 @@ export class Door {
     const { method, headers } = asked;
     const onward = request(new URL(path, to), { ...(method !== undefined && { method }), headers }, (answered) => {
       answer.writeHead(answered.statusCode ?? 502, answered.headers);
-      // A stream says nothing for a while: its head must not wait for its first words.
+      // A stream may start without data, so its headers are sent at once.
       answer.flushHeaders();
       answered.pipe(answer);
     });

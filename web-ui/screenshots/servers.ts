@@ -1,6 +1,5 @@
-// The servers of the pictures, all real: a demo with ordinary traffic, one in which a kill switch is in force, one for a
-// large company, one that nobody has used yet, and one that asks for tokens. Where DAMPER_SCREENSHOTS says where such
-// servers run already, none are started.
+// The servers of the pictures, all real: a demo, a demo under a kill switch, a large company, an unused
+// server, and one with tokens. DAMPER_SCREENSHOTS names running servers to use instead.
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -11,7 +10,7 @@ import { ran, started } from "./process";
 export type Kind = "demo" | "stopped" | "large" | "empty" | "guarded";
 
 const VARIABLE = "DAMPER_SCREENSHOTS";
-// Charts that have just begun show nothing yet.
+// Charts need some data first.
 const GROWN_MS = 180_000;
 
 export function urlOf(kind: Kind): string {
@@ -21,7 +20,7 @@ export function urlOf(kind: Kind): string {
   return url;
 }
 
-// Playwright calls what this returns when all pictures are taken.
+// Playwright calls the returned function after all pictures.
 export default async function setup(): Promise<() => Promise<void>> {
   if (process.env[VARIABLE]) return () => Promise.resolve();
   const folder = await mkdtemp(join(tmpdir(), "damper-screenshots-"));
@@ -39,7 +38,7 @@ export default async function setup(): Promise<() => Promise<void>> {
   return end;
 }
 
-// What is to be ended later is told as soon as it has begun.
+// Registers a process to be ended as soon as it is started.
 async function begun(folder: string, ends: (() => void | Promise<void>)[]): Promise<Record<Kind, string>> {
   const start = async (...args: readonly string[]) => {
     const { url, end } = await started(...args);

@@ -1,4 +1,4 @@
-// What the company calls and what it has written down: routes, rules and guards. Pure, and the same every time.
+// Routes, rules and guards of the company. Pure; always the same.
 import type { Edge } from "../gen/damper/v1/fleet_pb";
 import { manyServices } from "../page/testing/many_services";
 
@@ -9,7 +9,7 @@ const VERBS = ["Get", "List", "Create", "Update", "Cancel", "Search", "Reserve",
 const THINGS = ["", "Item", "Batch", "Draft"] as const;
 
 export const edges = manyServices(SERVICES, 7).edges;
-// They have a rule for all that they call, wider than any guard, which cut it.
+// These have a rule for all their calls, wider than any guard, which limits it.
 const WIDEST = [...new Set(edges.map(({ callerService }) => callerService))].slice(0, 3);
 
 interface Policy {
@@ -18,12 +18,12 @@ interface Policy {
   readonly retry_breaker: { readonly enabled: false } | { readonly earn: number };
 }
 
-// Repeats much, as its rule has the retry breaker off: with one, which refuses, it could not. Where most fails, one is on.
+// Many retries: the retry breaker of its rule is off. On the edge with the most failures it is on.
 export function storms({ amplification, errorShare }: Edge): boolean {
   return amplification > 1.5 && errorShare < 0.2;
 }
 
-// Of the most exact rule for a method of an edge, by their numbers; none = no rule.
+// Settings of the most specific rule for a method of an edge, by their numbers; none = no rule.
 export function inForce(edge: Edge, place: number, at: number): Policy | undefined {
   if (edge.routesWithoutRule === 0) return policy(place + at, at === 0 && storms(edge));
   const wide = WIDEST.indexOf(edge.callerService);
@@ -36,7 +36,7 @@ export function methods(calleeService: string, place: number): string[] {
   return THINGS.flatMap((thing) => VERBS.map((verb) => `${service}/${verb}${thing}`)).slice(0, 12 + ((place * 11) % 33));
 }
 
-// Rules from wide to exact, until there are so many; then the guards.
+// Rules from wide to exact up to `count`, then the guards.
 export function manifests(): object[] {
   const ruled = edges.map((edge, place) => ({ edge, place })).filter(({ edge }) => edge.routesWithoutRule === 0);
   const wide = ruled.map(({ edge, place }) => rule(edge.callerService, "*", edge.calleeService, "*", policy(place, storms(edge))));
@@ -73,7 +73,7 @@ function policy(place: number, lets = false, maxAttempts = lets ? 3 : 2 + (place
 }
 
 function guard(callee: string, place: number): object {
-  // Those who are stormed have not asked for a retry breaker yet, nor for a limit.
+  // The callees in a storm have no retry breaker and no retry limit yet.
   const stormed = edges.some((edge) => edge.calleeService === callee && storms(edge));
   const breaker = stormed ? {} : { max_retry_breaker_ratio: 0.2 };
   const limit = place % 3 === 0 && !stormed ? { repeat_limit: { mode: "enforce", ratio: 0.1 } } : {};

@@ -1,5 +1,5 @@
-// Takes the pictures. Of every page: full, and where it differs with many services, at both widths in both schemes;
-// empty, loading and failing once wide and light, once narrow and dark.
+// Takes the pictures. Each page: full, and with many services if that differs, at both widths in both
+// schemes; empty, loading and failing once wide and light, once narrow and dark.
 //
 // DAMPER_SCREENSHOTS_TO names the folder; the files are <page>-<state>-<width>-<scheme>.png.
 import { expect, test } from "@playwright/test";
@@ -79,7 +79,7 @@ async function bring(page: Page, door: Door, shown: Shown, state: State): Promis
   await expect(page.getByTestId("liveness")).toContainText("live");
   await expect(page.locator(".loading")).toHaveCount(0);
   if (state !== "empty") await shown.act?.(page);
-  // A second message of the stream: charts and rates have something to show.
+  // A second message of the stream, so that charts and rates show data.
   const before = await page.evaluate(() => performance.now());
   await expect.poll(() => page.evaluate(() => performance.now())).toBeGreaterThan(before + 2_500);
   if (state !== "failing") return;

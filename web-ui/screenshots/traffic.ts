@@ -1,5 +1,5 @@
-// What a process of the company has counted since it began: calls at steady rates with a little chance, of which each
-// attempt fails as likely as the others. What is repeated, and how calls end, follows from that and from the rule in force.
+// Counters of a process of the company: calls at steady rates with some randomness, and attempts that fail
+// with a probability. Retries and fates follow from that and from the rule.
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { Fate } from "../gen/damper/v1/distribution_pb";
@@ -14,37 +14,37 @@ interface Route {
   readonly calleeService: string;
   readonly calleeMethod: string;
   readonly callsPerS: number;
-  // Of an attempt.
+  // Per attempt.
   readonly failing: number;
-  // Of a call, by the rule as it stands now.
+  // Per call, under the current rule.
   readonly sends: number;
   // Of calls that fail.
   readonly fate: Fate;
   readonly would: boolean;
-  // Whether a rule governs it, and what its retry breaker says.
+  // Whether a rule applies, and the state of its retry breaker.
   readonly ruled: boolean;
   readonly refuses: boolean;
   readonly coverage: number;
-  // Index of the middle one of the engine's latency buckets.
+  // Index of the median among the engine's latency buckets.
   readonly bucket: number;
 }
 
-// The first method of an edge carries most of what is told of the edge.
+// The first method of an edge has most of its traffic.
 const OF_THE_FIRST = 0.75;
 // Of the retry breaker.
 const WINDOW_S = 10;
-// What the strictest retry breaker of the table lets be repeated.
+// The ratio of the strictest retry breaker in the table.
 const ORDINARY = 0.08;
 
 export class Traffic {
   readonly #routes: readonly Route[];
   readonly #begunMs = Date.now();
-  // Tells its failed calls from those of the service's other processes.
+  // Distinguishes its failed calls from those of other processes.
   readonly #at: number;
   #reports = 0;
   #reportedS = 0;
 
-  // One of so many processes of a service, by its number.
+  // The number of the process within its service.
   constructor(service: string, at: number, of: number, override = Mode.UNSPECIFIED) {
     this.#at = at;
     this.#routes = edges.flatMap((edge, place) => (edge.callerService === service ? routes(edge, place, of, override) : []));
@@ -52,14 +52,14 @@ export class Traffic {
 
   report(nowMs: number): MessageInitShape<typeof ReportSchema> {
     const seconds = (nowMs - this.#begunMs) / 1000 + WINDOW_S;
-    const told = this.#routes.map((route) => {
+    const routes = this.#routes.map((route) => {
       const failed = count(route, seconds).failed - count(route, this.#reportedS).failed;
       return { ...counted(route, seconds), failedCalls: failedCalls(route, failed, route.bucket * 10 + this.#at, this.#reports, nowMs) };
     });
     this.#reports += 1;
     this.#reportedS = seconds;
-    const governed = told.reduce((sum, { calls }) => sum + calls, 0n);
-    return { routes: told, governedCalls: governed, since: { seconds: BigInt(Math.floor(seconds)), nanos: 0 } };
+    const governed = routes.reduce((sum, { calls }) => sum + calls, 0n);
+    return { routes, governedCalls: governed, since: { seconds: BigInt(Math.floor(seconds)), nanos: 0 } };
   }
 }
 
@@ -81,12 +81,12 @@ function routes(edge: Edge, place: number, of: number, override: Mode): Route[] 
   });
 }
 
-// A storm sends three times at most, and so many calls fail nevertheless.
+// A storm sends up to three attempts, and this share of calls still fails.
 function chance(edge: Edge): number {
   return storms(edge) ? Math.cbrt(edge.errorShare) : Math.max(edge.errorShare, Math.min(edge.amplification - 1, ORDINARY));
 }
 
-// Retries go on while what succeeds at once pays for those that fail.
+// Retries continue while successes pay for failures.
 function governed(policy: ReturnType<typeof inForce>, override: Mode, failing: number) {
   if (policy === undefined || policy.mode === "off") return { ruled: false, refuses: false, sends: 1, fate: Fate.POLICY_OFF, would: false };
   const { retry, retry_breaker: breaker } = policy;
@@ -96,9 +96,9 @@ function governed(policy: ReturnType<typeof inForce>, override: Mode, failing: n
   return { ruled: true, refuses, sends: would || refuses ? 1 : retry.max_attempts, fate: refuses ? Fate.RETRY_BREAKER : allowed, would };
 }
 
-// Each rises on its own, and never falls.
+// Counters never fall.
 function count({ callsPerS, failing, sends, bucket }: Route, seconds: number) {
-  // With a slow wave, so that the charts are no straight lines.
+  // With a slow wave, so that charts are not straight lines.
   const begun = callsPerS * Math.max(0, seconds + 2.4 * Math.sin(seconds / 9 + bucket));
   const lost = failing ** sends;
   const repeated = Array.from({ length: sends - 1 }, (_, nr) => failing ** (nr + 1)).reduce((sum, share) => sum + share, 0);

@@ -1,8 +1,7 @@
-// How quick the page is where there are many rules: `cargo xtask page-speed` fills a server and runs this.
+// Speed of the web UI with many rules: `cargo xtask page-speed` fills a server and runs this.
 //
-// Figures, not judgements: they are printed as a table, and nothing here fails by a time. Each is the median of some
-// runs with the slowest beside it. The first tab is opened in a browser that has kept nothing, the second beside it: it
-// shares the stream. A task of less than 50 ms is not noticed and counts as none.
+// Prints a table and fails on no time. Each value is the median of several runs, with the slowest
+// one. The first tab opens in a new browser; the second shares its stream. Tasks below 50 ms count as 0.
 import { toBinary } from "@bufbuild/protobuf";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";

@@ -1,11 +1,10 @@
-//! The operators' page as one table of files, built by this crate's build script and linked into the
-//! server.
+//! The web UI as a table of files, built by this crate's build script and linked into the server.
 //!
-//! A crate of its own, so that a change to the page recompiles nothing but this table. How requests are
-//! answered (routes of the page, headers, compression) is the server's business: the page may be served
-//! under `Content-Security-Policy: default-src 'self'`, and `index.html` is the answer to `/`.
+//! A crate of its own, so that a change of the web UI recompiles only this table. The server chooses routes,
+//! headers and compression. The files work under `Content-Security-Policy: default-src 'self'`;
+//! `index.html` belongs at `/`.
 
-/// One file of the page.
+/// One file of the web UI.
 #[derive(Clone, Copy, Debug)]
 pub struct File {
     /// The content.
@@ -16,14 +15,14 @@ pub struct File {
     pub content_type: &'static str,
     /// The path contains a hash of the content: browsers cache the file for good.
     pub immutable: bool,
-    /// For the `etag` header, with its quotes; another content has another one. Weak: it is of both forms.
+    /// For the `etag` header, with its quotes. Weak, because it covers both `bytes` and `gzip`.
     pub etag: &'static str,
 }
 
 /// Sorted by path.
 static FILES: &[(&str, File)] = include!(concat!(env!("OUT_DIR"), "/files.rs"));
 
-/// The file at a path relative to the page's root, such as `index.html`, without a leading slash.
+/// Returns the file at a relative path such as `index.html`, without a leading slash.
 pub fn file(path: &str) -> Option<File> {
     let at = FILES.binary_search_by_key(&path, |(known, _)| known).ok()?;
     Some(FILES[at].1)
@@ -49,15 +48,15 @@ mod tests {
     }
 
     #[test]
-    fn the_index_is_html_and_asked_for_each_time() {
-        let index = file("index.html").expect("the build script refuses a page without it");
+    fn the_index_is_html_and_not_cached() {
+        let index = file("index.html").expect("the build script requires it");
         assert_eq!(index.content_type, "text/html; charset=utf-8");
         assert!(!index.immutable);
     }
 
-    /// What a browser loads before it shows anything, over a slow line too.
+    /// The size of the first load.
     #[test]
-    fn all_scripts_and_styles_together_are_at_most_250_kb_packed() {
+    fn scripts_and_styles_are_at_most_250_kb_compressed() {
         let code = paths().filter(|path| path.ends_with(".js") || path.ends_with(".css"));
         let sizes: Vec<(&str, usize)> = code
             .map(|path| (path, file(path).and_then(|file| file.gzip).expect("code is packed").len()))
@@ -73,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_index_links_to_is_there() {
+    fn files_linked_by_the_index_exist() {
         let index = std::str::from_utf8(file("index.html").expect("there is an index").bytes).unwrap();
         for attribute in [" src=\"/", " href=\"/"] {
             for rest in index.split(attribute).skip(1) {
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_holds_under_a_content_security_policy_of_self() {
+    fn the_index_works_under_a_csp_of_self() {
         let index = std::str::from_utf8(file("index.html").expect("there is an index").bytes).unwrap();
         assert!(!index.contains("<style") && !index.contains(" style="), "an inline style");
         assert!(!index.contains("http://") && !index.contains("https://"), "something from another origin");

@@ -1,7 +1,7 @@
-// The page on a server that asks for tokens: signing in, who one is, signing out, being revoked.
+// A server that requires tokens: sign-in, identity, sign-out and revocation.
 //
-// DAMPER_GUARDED_URL names the server, DAMPER_GUARDED_TOKEN is an admin's; the tests make the tokens that they use with
-// it.
+// DAMPER_GUARDED_URL names the server, DAMPER_GUARDED_TOKEN is the token of an admin, with which the tests
+// create their tokens.
 import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { expect, test as base } from "@playwright/test";
@@ -25,7 +25,7 @@ const tokens = createClient(Tokens, createGrpcWebTransport({
 const test = base.extend<{ quiet: undefined }>({
   quiet: [
     async ({ context }, use) => {
-      // What is asked of a server that knows nobody yet is refused, and the browser says so.
+      // Requests before the sign-in are rejected, and the browser logs it.
       const complain = heed(context, server, /status of 40[13]/);
       await use(undefined);
       complain();
@@ -47,7 +47,7 @@ async function signIn(page: Page, secret: string): Promise<void> {
   await expect(page.getByTestId("liveness")).toContainText("live");
 }
 
-test("nothing is shown before somebody signed in, and a wrong token is said to be wrong", async ({ page }) => {
+test("nothing is shown before sign-in, and a wrong token is reported", async ({ page }) => {
   await page.goto("/");
   await expect(page.getByLabel("Token")).toBeFocused();
   await expect(page.locator("table")).toHaveCount(0);
@@ -57,7 +57,7 @@ test("nothing is shown before somebody signed in, and a wrong token is said to b
   await expect(page.getByLabel("Token")).toBeVisible();
 });
 
-test("a session lasts over reloads and tabs, and scripts can not read it", async ({ page, context }) => {
+test("a session survives reloads and tabs; scripts cannot read it", async ({ page, context }) => {
   const { secret } = await viewer("browser");
   await signIn(page, secret);
   await expect(page.getByTestId("who")).toContainText(/browser.*viewer/s);
@@ -74,14 +74,14 @@ test("a session lasts over reloads and tabs, and scripts can not read it", async
   const second = await context.newPage();
   await second.goto("/");
   await expect(second.getByTestId("liveness")).toContainText("live");
-  // Signing out is for every tab.
+  // Signing out applies to every tab.
   await page.getByRole("button", { name: "Sign out" }).click();
   await expect(page.getByLabel("Token")).toBeVisible();
   await expect(second.getByLabel("Token")).toBeVisible();
   expect(await context.cookies()).toEqual([]);
 });
 
-test("a revoked token ends what its holder sees within five seconds", async ({ page }) => {
+test("a revoked token ends the view within five seconds", async ({ page }) => {
   const { id, secret } = await viewer("revoked");
   await signIn(page, secret);
   await tokens.revokeToken({ id });
@@ -89,7 +89,7 @@ test("a revoked token ends what its holder sees within five seconds", async ({ p
   await expect(page.locator("table")).toHaveCount(0);
 });
 
-test("signing in and out goes by keyboard, and its page is sound, with a refusal too", async ({ page }) => {
+test("signing in and out by keyboard is accessible, also with errors", async ({ page }) => {
   const { secret } = await viewer("keyboard");
   await page.goto("/");
   await expect(page.getByLabel("Token")).toBeFocused();
@@ -117,7 +117,7 @@ async function token(name: string, role: Role) {
 
 const RULE = "/rule?caller=gateway&cluster=default&callee=orders&method=a.B%2FC";
 
-test("a viewer sees what the server finds and nothing that it would refuse", async ({ page }) => {
+test("a viewer sees findings and no control that is rejected", async ({ page }) => {
   const { secret } = await viewer("looker");
   await signIn(page, secret);
   await page.goto(RULE);
@@ -135,7 +135,7 @@ test("a viewer sees what the server finds and nothing that it would refuse", asy
   await expect(page.getByRole("link", { name: "New rule" })).toHaveCount(0);
 });
 
-test("a revoked token is named as the reason, and the draft is there after signing in again", async ({ page }) => {
+test("a revoked token is named, and the draft is restored", async ({ page }) => {
   const first = await token("first", Role.EDITOR);
   const second = await token("second", Role.EDITOR);
   await signIn(page, first.secret);
@@ -148,13 +148,13 @@ test("a revoked token is named as the reason, and the draft is there after signi
   await page.getByRole("button", { name: "Sign in" }).click();
   await expect(page.getByTestId("restored")).toBeVisible();
   await expect(page.getByLabel("Max attempts")).toHaveValue("4");
-  // Who one is, the server knows: the name is not asked for, and the reason is not required.
+  // The server knows the identity: no name is requested, and no reason is required.
   await page.getByRole("button", { name: /^Review/ }).click();
   const dialog = page.getByRole("dialog");
   await expect(dialog.getByLabel("Reason (recorded in history)")).toBeVisible();
   await expect(dialog.getByLabel(/^Your name/)).toHaveCount(0);
   await page.keyboard.press("Escape");
-  // Who signs out leaves no draft.
+  // Sign out discards drafts.
   await page.getByRole("button", { name: "Sign out" }).click();
   await expect(page.getByLabel("Token")).toBeVisible();
   await expect(page.getByTestId("signed-out")).toHaveCount(0);

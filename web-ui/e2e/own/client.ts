@@ -1,7 +1,7 @@
-// A service's process as the server sees one, doing what the test says: it answers what it is sent, or refuses it, or
-// keeps silent, and reports what the test makes up. It speaks the real protocol to the real server.
+// A scripted client over the real protocol: it acknowledges, rejects or ignores what it receives, and reports
+// the test's statistics.
 //
-// Connect's own gRPC over one HTTP/2 connection of Node's: its package for Node wants a newer Node than the page does.
+// Uses Connect's gRPC over one HTTP/2 connection of Node. The package connect-node needs a newer Node.
 import { create } from "@bufbuild/protobuf";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { createClient } from "@connectrpc/connect";
@@ -13,15 +13,15 @@ import { ClientMessageSchema, Distribution, HelloSchema, ReportSchema, Source } 
 import type { ClientMessage, Refusal, ServerMessage } from "../../gen/damper/v1/distribution_pb";
 import type { Mode } from "../../gen/damper/v1/policy_pb";
 
-// As damper-core's `feature.rs` names them.
+// As in feature.rs of damper-core.
 export const FEATURES = ["base", "hedge", "budget", "stop_when", "circuit_breaker", "credit", "backoffs", "hold_unary",
   "call_id", "baggage", "guards", "kill_switch"];
 
-// What it answers to a message: undefined = nothing, else what it refuses of it.
+// The answer to a message: undefined = none, else the rejected objects.
 export type Answer = (message: ServerMessage) => readonly Pick<Refusal, "key" | "revision" | "reason">[] | undefined;
 
-// What a test may say of a process beside its name.
-export interface Told {
+// Optional properties of a client.
+export interface Properties {
   source?: Source;
   features?: string[];
   overrideMode?: Mode;
@@ -39,17 +39,17 @@ export class Client {
   #waiting: ServerMessage[] = [];
   #flow: ReturnType<typeof setInterval> | undefined;
 
-  constructor(url: string, identity: { service: string; cluster: string; instance: string }, told: Told = {}, answer: Answer = obedient) {
+  constructor(url: string, identity: { service: string; cluster: string; instance: string }, properties: Properties = {}, answer: Answer = obedient) {
     this.answer = answer;
     this.#session = connect(url);
-    // A server that is killed takes its connections with it.
+    // A killed server closes its connections.
     this.#session.on("error", () => undefined);
-    const hello = create(HelloSchema, { identity, sdkVersion: "0.1.0", features: FEATURES, source: Source.LIVE, ...told });
+    const hello = create(HelloSchema, { identity, sdkVersion: "0.1.0", features: FEATURES, source: Source.LIVE, ...properties });
     this.#outbox.put(create(ClientMessageSchema, { kind: { case: "hello", value: hello } }));
     void this.#listen();
   }
 
-  // Reports again and again what this says of the second that it is, as a process under load does.
+  // Reports once per second with the current second, as a process under load does.
   flow(report: (second: bigint) => MessageInitShape<typeof ReportSchema>): void {
     const since = Date.now();
     const tell = () => { this.report(report(BigInt(Math.round((Date.now() - since) / 1000)))); };
@@ -57,13 +57,13 @@ export class Client {
     this.#flow = setInterval(tell, 1_000);
   }
 
-  // Counts since the process began, as a report of the SDK has them.
+  // Counters since the process started, as in a report of the SDK.
   report(report: MessageInitShape<typeof ReportSchema>): void {
-    const told = create(ReportSchema, { source: Source.LIVE, ...report });
-    this.#outbox.put(create(ClientMessageSchema, { kind: { case: "report", value: told } }));
+    const full = create(ReportSchema, { source: Source.LIVE, ...report });
+    this.#outbox.put(create(ClientMessageSchema, { kind: { case: "report", value: full } }));
   }
 
-  // Answers now what it kept silent about.
+  // Acknowledges the messages that it ignored.
   catchUp(): void {
     this.answer = obedient;
     for (const message of this.#waiting.splice(0)) this.#acknowledge(message);
@@ -84,7 +84,7 @@ export class Client {
     try {
       for await (const message of createClient(Distribution, transport).subscribe(this.#outbox)) this.#acknowledge(message);
     } catch {
-      // The test has ended it, or its server.
+      // Ended by the test or by its server.
     }
   }
 
@@ -101,7 +101,7 @@ export class Client {
   }
 }
 
-// What is to be sent, as it comes.
+// A queue of messages to send.
 class Outbox implements AsyncIterable<ClientMessage> {
   readonly #messages: ClientMessage[] = [];
   #ended = false;

@@ -1,12 +1,12 @@
-// Somebody else's write arrives while one's own is on its way: it is refused, both are shown, what was typed is kept. The
-// stream can not tell beforehand; the revision that was expected does.
+// A concurrent write arrives while a save is in flight: the save is rejected, both versions are shown, and
+// the draft is kept. The stream cannot prevent it; the expected revision does.
 import type { Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { at, expect, KEY, live, say, setting, test } from "./setup";
 
-const theirs = { options: { author: "somebody else" } };
+const theirs = { options: { author: "another operator" } };
 
-// Presses Save, and has the other write come first.
+// Presses Save, and completes the concurrent write first.
 async function overtake(page: Page, write: string, other: () => Promise<unknown>): Promise<void> {
   let release = () => {};
   const released = new Promise<void>((resolve) => { release = resolve; });
@@ -36,7 +36,7 @@ test("a rule", async ({ page, api }) => {
   expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(3);
 });
 
-test("a rule that is being reviewed: it is said there, and nothing that would be refused can be pressed", async ({ page, api }) => {
+test("a rule under review: the conflict is shown and Save disabled", async ({ page, api }) => {
   const rule = (maxAttempts: number) => ({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts } } } });
   await api.rules.putRule(rule(2));
   await live(page, at("/rule"));
@@ -45,7 +45,7 @@ test("a rule that is being reviewed: it is said there, and nothing that would be
   const dialog = page.getByRole("dialog");
   await expect(dialog.getByRole("button", { name: "Save" })).toBeEnabled();
   await api.rules.putRule({ ...rule(3), ...theirs });
-  await expect(dialog).toContainText("somebody else changed it meanwhile, at revision 2: close this dialog to compare.");
+  await expect(dialog).toContainText("another operator changed it meanwhile, at revision 2: close this dialog to compare.");
   await expect(dialog.getByRole("button", { name: "Save" })).toBeDisabled();
   await page.keyboard.press("Escape");
   await expect(page.locator("main")).toBeFocused();
@@ -58,7 +58,7 @@ test("a guard", async ({ page, api }) => {
   await live(page, at("/guard"));
   await page.getByLabel("Max attempts").fill("5");
   await overtake(page, "PutGuard", () => api.guards.putGuard({ ...guard(3), ...theirs }));
-  await expect(page.getByTestId("conflict")).toContainText(/somebody else changed this guard meanwhile.*max_attempts.*2.*3.*5/s);
+  await expect(page.getByTestId("conflict")).toContainText(/another operator changed this guard meanwhile.*max_attempts.*2.*3.*5/s);
   await expect(page.getByLabel("Max attempts")).toHaveValue("5");
   expect((await api.guards.getGuard({ key: KEY })).ceiling?.maxAttempts).toBe(3);
 });

@@ -1,6 +1,6 @@
-// An incident from its beginning to its cause, on the demo's real traffic: somebody loosens the rule of one hop, stock
-// begins to fail, and an operator who knows of neither is left alone with the page. Which hop, who and why is drawn by lot
-// at each run, so that nothing of it can stand in what the operator does.
+// An incident on the demo's real traffic: one operator loosens the rule of a hop, stock starts to fail, and
+// another operator, who knows neither, uses only the web UI. Hop, author and reason are random in each run,
+// so that the operator's steps cannot contain them.
 import { create } from "@bufbuild/protobuf";
 import { expect, test as base } from "@playwright/test";
 import { randomInt } from "node:crypto";
@@ -35,13 +35,13 @@ const test = base.extend<{ demo: { url: string; control: string } }>({
   baseURL: async ({ demo }, use) => { await use(demo.url); },
 });
 
-// In an order that nobody knows.
+// In random order.
 function shuffled<Of>(all: readonly Of[]): Of[] {
   const left = [...all];
   return all.flatMap(() => left.splice(randomInt(left.length), 1));
 }
 
-// Returns the revision at which it was changed.
+// Returns the revision of the change.
 async function change({ rules }: Api, { callee, method }: Hop, how: (policy: Policy) => void, author: string, reason: string): Promise<bigint> {
   const rule = await rules.getRule({ key: { callerService: "*", callerCluster: "*", calleeService: callee, calleeMethod: method } });
   if (rule.policy === undefined) throw new Error(`the demo has no rule for ${callee}`);
@@ -55,7 +55,7 @@ function loosen(policy: Policy): void {
   policy.chain = create(ChainSchema, { ignoreNoMoreRetry: true });
 }
 
-test("an operator with nothing but the page finds a storm, stops it, has the proof and learns who changed what", async ({ page, context, demo }) => {
+test("an operator finds, stops, verifies and explains a storm", async ({ page, context, demo }) => {
   test.slow();
   const complain = heed(context, demo.url);
   const api = apiOf(demo.url);
@@ -69,16 +69,16 @@ test("an operator with nothing but the page finds a storm, stops it, has the pro
   const revision = await change(api, hop, loosen, culprit, reason);
   await change(api, after, fewer, others[1], "tidied too");
   await ran("demo", "fault", "70%", "--control", demo.control);
-  const told = await operate(page, Date.now());
+  const incident = await operate(page, Date.now());
 
-  for (const { what, clockedS, inAllS } of told.times) console.log(`drill: ${what}: ${clockedS.toFixed(1)} s, with reading and clicking ${inAllS.toFixed(1)} s`);
-  expect(told.storming).toEqual({ caller: hop.caller, callee: hop.callee });
-  expect(told.repeats.before).toBeGreaterThan(10);
-  expect(told.repeats.after).toBe(0);
-  expect(told.culprit.who).toBe(culprit);
-  expect(told.culprit.why).toContain(reason);
-  expect(told.culprit.what).toMatch(/max_attempts 3 → 6/);
-  expect(told.culprit.revision).toBe(`revision ${String(revision)}`);
-  expect(told.times.map(({ inAllS }, at) => inAllS <= (BOUNDS_S[at] ?? 0)), JSON.stringify(told.times)).toEqual(BOUNDS_S.map(() => true));
+  for (const { what, clockedS, inAllS } of incident.times) console.log(`drill: ${what}: ${clockedS.toFixed(1)} s, with reading and clicking ${inAllS.toFixed(1)} s`);
+  expect(incident.storming).toEqual({ caller: hop.caller, callee: hop.callee });
+  expect(incident.repeats.before).toBeGreaterThan(10);
+  expect(incident.repeats.after).toBe(0);
+  expect(incident.culprit.who).toBe(culprit);
+  expect(incident.culprit.why).toContain(reason);
+  expect(incident.culprit.what).toMatch(/max_attempts 3 → 6/);
+  expect(incident.culprit.revision).toBe(`revision ${String(revision)}`);
+  expect(incident.times.map(({ inAllS }, at) => inAllS <= (BOUNDS_S[at] ?? 0)), JSON.stringify(incident.times)).toEqual(BOUNDS_S.map(() => true));
   complain();
 });

@@ -1,11 +1,11 @@
-// One bad instance of three, on the route's page. What the processes report is scripted; server, page and protocol are real.
+// One bad instance of three on the Route page. Reports are scripted; server, web UI and protocol are real.
 import { Fate } from "../../gen/damper/v1/distribution_pb";
 import { expectSound } from "../accessibility";
 import { at, expect, KEY, live, test } from "./setup";
 
 const { calleeService, calleeMethod } = KEY;
 
-// Calls that go well, beside what the channel knows of three endpoints, of which the second fails or not.
+// Successful calls, and the state of three endpoints, of which the second may fail.
 function reporting(isBad: () => boolean) {
   return (second: bigint) => {
     const endpoint = (port: number, recentFailures: number) => ({
@@ -19,7 +19,7 @@ function reporting(isBad: () => boolean) {
   };
 }
 
-test("the route says which endpoint fails, who has ejected it, and when it is well again", async ({ page, connect }) => {
+test("the route shows failing and ejected endpoints, and recovery", async ({ page, connect }) => {
   let isBad = true;
   connect(KEY.callerService, { serves: true }).flow(reporting(() => isBad));
   connect(KEY.callerService, { serves: true }).flow(reporting(() => isBad));

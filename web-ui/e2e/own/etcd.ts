@@ -1,6 +1,6 @@
-// An etcd of the test's own, which can stand still: it keeps its connections and answers nothing.
+// An etcd per test that can be paused: it keeps its connections and does not answer.
 //
-// DAMPER_TEST_ETCD or "etcd" is the program.
+// DAMPER_TEST_ETCD is the program, by default etcd.
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { once } from "node:events";

@@ -1,5 +1,5 @@
-// What an operator goes through in an incident: which service is at the bottom of what fails, the stop, and its proof.
-// The figures are scripted; server, page and protocol are real.
+// An incident: where failures start, the kill, and its effect. Reports are scripted; server, web UI and
+// protocol are real.
 import { Fate } from "../../gen/damper/v1/distribution_pb";
 import { expectSound } from "../accessibility";
 import { expect, KEY, live, test } from "./setup";
@@ -7,7 +7,7 @@ import { expect, KEY, live, test } from "./setup";
 const ORDERS = { calleeService: "orders", calleeMethod: KEY.calleeMethod };
 const LEDGER = { calleeService: "ledger", calleeMethod: "shop.v1.Ledger/Book" };
 
-// So many calls a second, of which so many fail.
+// Calls per second, and how many of them fail.
 function failing(route: typeof ORDERS, perS: bigint, failed: bigint) {
   return (second: bigint) => ({
     routes: [{ ...route, calls: perS * second, attempts: perS * second,
@@ -15,7 +15,7 @@ function failing(route: typeof ORDERS, perS: bigint, failed: bigint) {
   });
 }
 
-test("in a chain of failures the bottom is named on Overview, Chain and the route above, each with the way there", async ({ page, connect }) => {
+test("the start of failures is named on Overview, Chain and Route", async ({ page, connect }) => {
   connect("gateway", { serves: true }).flow(failing(ORDERS, 50n, 30n));
   connect("orders", { serves: true }).flow(failing(LEDGER, 50n, 30n));
   connect("ledger", { serves: true });
@@ -41,7 +41,7 @@ test("in a chain of failures the bottom is named on Overview, Chain and the rout
   await expectSound(page);
 });
 
-test("a storm that is stopped is told as stopped while its proof is awaited, and the proof stays beside the confirmation", async ({ page, connect }) => {
+test("a stopped storm is shown as stopped until confirmed", async ({ page, connect }) => {
   let stopped = false;
   let repeats = 0n;
   let calls = 0n;
@@ -65,7 +65,7 @@ test("a storm that is stopped is told as stopped while its proof is awaited, and
   await expect(page.getByTestId("convergence")).toContainText("applied by the only client");
   await expect(proof).toContainText(/Verifying….*retries\/s now/s);
   await expect(page.getByLabel("Callee", { exact: true })).toHaveValue("");
-  // It is awaited for as long as rates are taken over, whatever else the machine does: nothing slow comes in between.
+  // The wait equals the window of rates, so the test does nothing slow meanwhile.
   await page.getByRole("link", { name: "Overview", exact: true }).click();
   await expect(verdict).toContainText(/Retry storm stopped, verifying.*gateway → orders\s+by kill \* \* orders \*/s);
   await page.goBack();

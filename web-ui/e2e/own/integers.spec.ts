@@ -1,4 +1,4 @@
-// Every integer field that the messages have: what it cannot hold is marked at the field, and the form works on after it.
+// Every integer field of the messages: an impossible value is marked, and the form still works.
 import type { DescMessage } from "@bufbuild/protobuf";
 import { ScalarType } from "@bufbuild/protobuf";
 import type { Page } from "@playwright/test";
@@ -8,7 +8,7 @@ import { at, expect, KEY, live, setting, test } from "./setup";
 
 const BAD = ["3.5", "-1", "99999999999", "1e3", "three"];
 
-// By path; what the form does not show are backoffs within others.
+// By path, without the backoffs that the form does not support.
 function integers({ fields }: DescMessage, before = ""): string[] {
   return fields.flatMap((field) => {
     const path = `${before}${field.name}`;
@@ -39,7 +39,7 @@ async function tried(page: Page, paths: readonly string[], review: string | RegE
   }
 }
 
-test("no integer field of a rule takes what it cannot hold", async ({ page, api }) => {
+test("integer fields of a rule reject impossible values", async ({ page, api }) => {
   test.slow();
   const policy = {
     mode: Mode.OBSERVE, retry: {}, retryBreaker: {}, budget: {}, circuitBreaker: {}, stopWhen: { successRateBelow: 50 },
@@ -56,7 +56,7 @@ test("no integer field of a rule takes what it cannot hold", async ({ page, api 
   await expect(page.getByRole("dialog")).toContainText("retry.max_attempts");
 });
 
-test("no integer field of a guard takes what it cannot hold", async ({ page, api }) => {
+test("integer fields of a guard reject impossible values", async ({ page, api }) => {
   await api.guards.putGuard({ guard: { key: { ...KEY, callerService: "*", callerCluster: "*" }, ceiling: { maxAttempts: 3, repeatLimit: {} } } });
   await live(page, at("/guard", { ...KEY, callerService: "*", callerCluster: "*" }));
   await page.getByLabel("Owner").fill("team-orders");

@@ -1,10 +1,11 @@
-// Every path without a pointer: Tab leads to everything, where one is can be seen, Enter and Space do it, Escape leaves.
+// Every path by keyboard: Tab reaches all controls with a visible focus, Enter and Space press, Escape
+// closes.
 import type { Locator, Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { tabTo } from "../accessibility";
 import { at, expect, KEY, live, setting, test } from "./setup";
 
-// Who it is and why, where no token proves it.
+// Name and reason, required without tokens.
 async function typeWhy(page: Page, within: Page | Locator, reason = "a drill"): Promise<void> {
   for (const [label, text] of [[/^Reason/, reason], [/^Your name/, "kim"]] as const) {
     await tabTo(page, within.getByLabel(label));
@@ -13,7 +14,7 @@ async function typeWhy(page: Page, within: Page | Locator, reason = "a drill"): 
   }
 }
 
-test("a rule is created, changed, contested, saved and deleted", async ({ page, api }) => {
+test("a rule is created, changed, in conflict, saved and deleted", async ({ page, api }) => {
   test.slow();
   const { keyboard } = page;
   const button = (name: string | RegExp) => page.getByRole("button", { name });
@@ -46,7 +47,7 @@ test("a rule is created, changed, contested, saved and deleted", async ({ page, 
   await expect(page).toHaveURL(at("/rule"));
   expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(4);
 
-  // Escape leaves a review and leads back to where it was opened.
+  // Escape closes the review and returns to its button.
   await type("5");
   await tabTo(page, button(/^Review 1 change/));
   await keyboard.press("Enter");
@@ -54,7 +55,7 @@ test("a rule is created, changed, contested, saved and deleted", async ({ page, 
   await keyboard.press("Escape");
   await expect(button(/^Review 1 change/)).toBeFocused();
 
-  await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 3 } } }, options: { author: "somebody else" } });
+  await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 3 } } }, options: { author: "another operator" } });
   const mine = page.getByTestId("conflict").getByRole("button", { name: "Keep my changes" });
   await expect(mine).toBeVisible();
   await tabTo(page, mine);
@@ -72,7 +73,7 @@ test("a rule is created, changed, contested, saved and deleted", async ({ page, 
   await expect(page.getByTestId("convergence")).toBeFocused();
 });
 
-test("a guard is written; sections, choices and codes are within reach", async ({ page, api }) => {
+test("a guard is saved; sections, choices and codes are reachable", async ({ page, api }) => {
   const { keyboard } = page;
   await live(page, "/guards");
   await tabTo(page, page.getByRole("link", { name: "New guard" }));
@@ -96,7 +97,7 @@ test("a guard is written; sections, choices and codes are within reach", async (
   expect((await api.guards.getGuard({ key })).ceiling).toMatchObject({ maxAttempts: 2, repeatLimit: {} });
 });
 
-test("a kill is thrown and ended", async ({ page, api }) => {
+test("a kill is set and ended", async ({ page, api }) => {
   const { keyboard } = page;
   const dialog = page.getByRole("dialog");
   await live(page, "/kill");
@@ -144,7 +145,7 @@ test("two changes are compared, and one is rolled back", async ({ page, api }) =
   expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(2);
 });
 
-test("from the overview to a route, its rule and its chain; lists are sorted and searched", async ({ page, api, connect }) => {
+test("from the Overview to route, rule and chain; sorting and filter", async ({ page, api, connect }) => {
   test.slow();
   const { keyboard } = page;
   await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 2 } } } });

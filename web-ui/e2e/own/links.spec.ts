@@ -1,4 +1,4 @@
-// A link shows what its sender saw: page, filter and order; Back undoes one step at a time. On lists of more than a page.
+// A link restores page, filter and order; Back undoes one step at a time. On lists of several pages.
 import type { Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { expect, live, test } from "./setup";
@@ -7,7 +7,7 @@ const MANY = 120;
 const callee = (nr: number) => `svc-${String(nr).padStart(3, "0")}`;
 const NUMBERS = Array.from({ length: MANY }, (_, nr) => nr);
 
-// The first row that is not the heading's.
+// The first row below the heading.
 const first = (page: Page) => page.getByRole("table").last().getByRole("row").nth(1);
 
 async function walk(page: Page, path: string, column: string, filter: string, name: (nr: number) => string): Promise<void> {
@@ -32,7 +32,7 @@ async function walk(page: Page, path: string, column: string, filter: string, na
   await asSent();
   await page.reload();
   await asSent();
-  // One is found by typing, and Escape brings all back.
+  // Typing finds one, and Escape shows all.
   await page.getByRole("searchbox").fill(name(7));
   await expect(page.getByRole("table").last().getByRole("row")).toHaveCount(2);
   await expect(page).toHaveURL(new RegExp(`q=${name(7)}`));

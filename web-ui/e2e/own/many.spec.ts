@@ -1,5 +1,5 @@
-// Ten thousand rules: a page of them is drawn, the filter looks at all, and what changes is one row. How quick that is
-// `cargo xtask page-speed` measures; here rows are counted.
+// Ten thousand rules: one page is drawn, the filter covers all, and a change redraws one row. `cargo xtask
+// page-speed` measures times; here rows are counted.
 import { execFile } from "node:child_process";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -12,7 +12,7 @@ const numbered = (what: string) => Array.from({ length: 100 }, (_, nr) => `${wha
 const [CALLERS, CALLEES] = [numbered("caller"), numbered("callee")];
 const named = (caller: string, callee: string) => `${caller} * ${callee} *`;
 
-// As a team would, from a file in one revision: a browser's protocol can not stream a set to the server.
+// From a file in one revision: a browser's protocol cannot stream a change set to the server.
 async function applyAll(url: string): Promise<void> {
   const rules = CALLERS.flatMap((caller) => CALLEES.map((callee) => JSON.stringify({
     kind: "Rule",
@@ -26,7 +26,7 @@ async function applyAll(url: string): Promise<void> {
   await rm(folder, { recursive: true });
 }
 
-test("of 10,000 rules a page is drawn, the filter finds exactly what matches, and a change is one row", async ({ page, api, served }) => {
+test("of 10,000 rules a page is drawn, and a change redraws one row", async ({ page, api, served }) => {
   await applyAll(served.url);
   await live(page, "/rules");
   const [rows, count, filter] = [page.locator("table.rules tbody tr"), page.getByRole("region", { name: "Rules" }).locator(".count"), page.getByRole("searchbox")];

@@ -1,4 +1,4 @@
-// Whatever writes is sent once, however often its button is pressed.
+// Every write is sent once, even after several presses.
 import { fromBinary } from "@bufbuild/protobuf";
 import type { DescMessage } from "@bufbuild/protobuf";
 import type { Page, Request } from "@playwright/test";
@@ -14,18 +14,18 @@ const WRITES: Record<string, DescMessage> = {
   Kill: KillRequestSchema, Unkill: UnkillRequestSchema, Rollback: RollbackRequestSchema, RollbackAll: RollbackAllRequestSchema,
 };
 
-// The name of the write that this is; undefined = it writes nothing.
+// The name of the write in a request; undefined = none.
 function written(request: Request): string | undefined {
   const name = request.url().split("/").at(-1) ?? "";
   const schema = WRITES[name];
   const body = request.postDataBuffer();
   if (schema === undefined || body === null) return undefined;
-  // Behind the five bytes of a frame.
+  // After the five bytes of the frame.
   const { options } = fromBinary(schema, body.subarray(5)) as { options?: WriteOptions };
   return options?.validateOnly ? undefined : name;
 }
 
-// Presses twice, and once more by the keyboard, before the server can answer the first.
+// Presses twice, and once by keyboard, before the server answers the first.
 async function press(page: Page, name: string | RegExp, sent: string[], expected: string): Promise<void> {
   const dialog = page.getByRole("dialog");
   const button = dialog.getByRole("button", { name });

@@ -1,21 +1,21 @@
-// An operator in an incident: knows no name and no cause, has the page and nothing else, and goes by what it says.
+// The operator of an incident: knows no names and no cause, and reads only the web UI.
 //
-// What the page itself takes to show each thing is clocked. A human reads and presses besides: that is counted at fixed
-// rates and not waited for. Whatever has to pass would pass in that time too, so that the sum is the most it can take.
+// Measures the time until the web UI shows each step. The times of a human for reading and clicking are added
+// at fixed rates and not waited for, so that the sum is an upper bound.
 import { expect } from "@playwright/test";
 import type { Locator, Page } from "@playwright/test";
 
-// For each screen that is looked at, and for each click.
+// Per screen read, and per click.
 const READING_S = 5;
 const CLICK_S = 2;
 
-// What an incident leaves for each of `Told.times`.
+// Steps of the incident.
 export const BOUNDS_S = [30, 60, 90, 120] as const;
 
-export interface Told {
-  // Who storms, as the page names it.
+export interface Incident {
+  // Caller and callee of the storm, as shown.
   readonly storming: { readonly caller: string; readonly callee: string };
-  // Repeats per second, when it was pressed and when the page says that they are stopped.
+  // Retries per second, when the kill was set and when its effect was confirmed.
   readonly repeats: { readonly before: number; readonly after: number };
   readonly culprit: { readonly who: string; readonly why: string; readonly what: string; readonly revision: string };
   readonly times: readonly Time[];
@@ -23,7 +23,7 @@ export interface Told {
 
 export interface Time {
   readonly what: string;
-  // Since the trouble began: what the page took, and with what a human takes.
+  // Since the first failure: the time of the web UI, and with that of a human.
   readonly clockedS: number;
   readonly inAllS: number;
 }
@@ -52,8 +52,8 @@ class Clock {
   }
 }
 
-// From the Overview, opened when the trouble began, to who changed what.
-export async function operate(page: Page, since: number): Promise<Told> {
+// From the Overview, opened at the first failure, to the change.
+export async function operate(page: Page, since: number): Promise<Incident> {
   const clock = new Clock(since);
   const storming = await find(page, clock);
   const { repeats, route } = await stop(page, clock);
@@ -62,7 +62,7 @@ export async function operate(page: Page, since: number): Promise<Told> {
   return { storming, repeats, culprit, times: clock.times };
 }
 
-async function find(page: Page, clock: Clock): Promise<Told["storming"]> {
+async function find(page: Page, clock: Clock): Promise<Incident["storming"]> {
   await page.goto("/");
   const verdict = page.getByTestId("verdict");
   await expect(verdict.locator(".answer")).toContainText(/Retry storm on \d+ routes?\s*$/, { timeout: 60_000 });
@@ -77,7 +77,7 @@ async function stop(page: Page, clock: Clock) {
   await clock.click(page.getByTestId("verdict").getByRole("link", { name: /^Stop retries (to|on all) / }).first());
   await expect(page.getByTestId("reach")).toContainText(/\d connected clients/);
   clock.read();
-  // The reason is there; the name is typed once a browser.
+  // The reason is suggested; the name is entered once per browser.
   await page.getByLabel(/^Your name/).fill("operator");
   await clock.click(page.getByRole("button", { name: "Stop retries…" }));
   clock.read();
@@ -91,12 +91,12 @@ async function stop(page: Page, clock: Clock) {
   const [after = "", before = ""] = (await proof.locator("p").first().innerText()).match(/[\d.]+(?=( retries)?\/s)/g) ?? [];
   clock.read();
   clock.took("proof: no repeats any more");
-  const route = ({ caller, callee }: Told["storming"]) => proof.getByRole("link", { name: `${caller} → ${callee} ` });
+  const route = ({ caller, callee }: Incident["storming"]) => proof.getByRole("link", { name: `${caller} → ${callee} ` });
   return { repeats: { before: Number(before), after: Number(after) }, route };
 }
 
-// On the route's page.
-async function ask(page: Page, clock: Clock): Promise<Told["culprit"]> {
+// On the Route page.
+async function ask(page: Page, clock: Clock): Promise<Incident["culprit"]> {
   const last = page.getByTestId("last-change");
   await expect(last).toBeVisible();
   const [who, why, what, revision] = await Promise.all([

@@ -1,8 +1,8 @@
-// What goes between the page and the server is gRPC-Web, by its type too: Connect's client would take it under any name,
-// proxies do not.
+// Requests and responses are gRPC-Web by their content type too: Connect's client accepts any, proxies do
+// not.
 import { expect, live, test } from "./setup";
 
-test("questions and answers are said to be gRPC-Web", async ({ page }) => {
+test("requests and responses have the type of gRPC-Web", async ({ page }) => {
   const answered = page.waitForResponse((answer) => answer.url().endsWith("/damper.v1.Fleet/ListClients"));
   await live(page, "/clients");
   const answer = await answered;

@@ -1,5 +1,4 @@
-// The wire between the browser and a server, in the test's hands: what is sent can be held back, as by a network that
-// swallows it without a word.
+// A proxy between browser and server that can stall the connection.
 import { connect, createServer } from "node:net";
 import type { AddressInfo, Server, Socket } from "node:net";
 import { once } from "node:events";
@@ -7,7 +6,7 @@ import { once } from "node:events";
 export class Wire {
   readonly #server: Server;
   readonly #ends = new Set<Socket>();
-  // Whose other end went away meanwhile.
+  // Its other end was closed meanwhile.
   readonly #left = new Set<Socket>();
   #held = false;
 
@@ -28,13 +27,13 @@ export class Wire {
     return `http://127.0.0.1:${String((this.#server.address() as AddressInfo).port)}`;
   }
 
-  // From now on nothing passes, and nothing ends.
+  // Stalls: nothing passes and nothing ends.
   hold(): void {
     this.#held = true;
     for (const end of this.#ends) end.pause();
   }
 
-  // What was held back arrives, and everything passes again.
+  // Delivers the delayed bytes and resumes.
   release(): void {
     this.#held = false;
     for (const end of this.#ends) end.resume();
@@ -52,7 +51,7 @@ export class Wire {
     for (const [from, to] of [[near, far], [far, near]] as const) {
       this.#ends.add(from);
       from.on("data", (bytes) => { to.write(bytes); });
-      // It is followed by a close.
+      // A close event follows.
       from.on("error", () => undefined);
       from.on("close", () => {
         this.#ends.delete(from);

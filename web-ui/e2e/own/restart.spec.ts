@@ -1,17 +1,17 @@
-// The server is killed under open pages and started again; or the wire swallows everything without a word.
+// The server is killed under open pages and started again, or the connection stalls.
 import type { Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { heed } from "../browser_errors";
 import { KEY, at, expect, live, say, setting, test } from "./setup";
 import { Wire } from "./proxy";
 
-// By when an open page must say that it is not live.
+// The time after which an open page must be marked stale.
 const WITHIN = { timeout: 12_000 };
 const OTHER = { ...KEY, calleeService: "stock" };
 const POLICY = { mode: Mode.OBSERVE, retry: { maxAttempts: 2 } };
 const REPORT = { routes: [{ calleeService: "orders", calleeMethod: KEY.calleeMethod, calls: 10n, attempts: 10n }] };
 
-// A browser says in the console that a server which is gone refuses connections.
+// Browsers log refused connections.
 test.use({ expected: /net::ERR_/ });
 
 const banner = (page: Page) => page.getByRole("status").getByText("Disconnected.");
@@ -24,7 +24,7 @@ async function save(page: Page): Promise<void> {
   await expect(page.getByTestId("convergence")).toContainText(/Stored at revision \d+/);
 }
 
-test("killed and started again, under five open tabs: said with its age, nothing typed is lost, live again by itself", async ({ page, context, served, api, connect }) => {
+test("a restart under five tabs is shown, and drafts survive it", async ({ page, context, served, api, connect }) => {
   await api.rules.putRule({ rule: { key: KEY, policy: POLICY } });
   await api.rules.putRule({ rule: { key: OTHER, policy: POLICY } });
   connect("gateway").report(REPORT);
@@ -57,7 +57,7 @@ test("killed and started again, under five open tabs: said with its age, nothing
   await expect(kill.getByRole("button", { name: "Stop retries…" })).toBeDisabled();
   await expect(kill.getByRole("button", { name: "Stop retries…" })).toHaveAccessibleDescription(/Disconnected/);
   await expect(typed).toHaveValue("4");
-  // Typing goes on.
+  // Typing continues.
   await setting(page, "timeout").fill("2s");
   await setting(page, "timeout").fill("");
 
@@ -73,13 +73,13 @@ test("killed and started again, under five open tabs: said with its age, nothing
   await Promise.all([save(page), save(second)]);
   expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(4);
   expect((await api.rules.getRule({ key: OTHER })).policy?.retry?.maxAttempts).toBe(5);
-  // The route that is looked at comes back with its reporter.
+  // The route reappears with its reporter.
   connect("gateway").report(REPORT);
   await expect(route.getByText(/Detailed updates/)).toBeVisible();
   await expect(kill.getByRole("button", { name: "Stop retries…" })).toBeEnabled();
 });
 
-test("after a restart only what the server has now is shown", async ({ page, served, connect }) => {
+test("after a restart only the server's current data is shown", async ({ page, served, connect }) => {
   const caller = connect("gateway");
   caller.report(REPORT);
   await live(page, "/");
@@ -87,7 +87,7 @@ test("after a restart only what the server has now is shown", async ({ page, ser
   await expect(row).toBeVisible();
   await expect(page.getByTestId("clients")).toHaveText("1");
   await served.kill();
-  // What was known stays in sight while nobody answers, and is said to be old.
+  // The old data stays visible and is marked stale while no server answers.
   await expect(banner(page)).toBeVisible(WITHIN);
   await expect(row).toBeVisible();
   await served.start();
@@ -96,19 +96,19 @@ test("after a restart only what the server has now is shown", async ({ page, ser
   await expect(page.getByTestId("clients")).toHaveText("0");
 });
 
-test("what happened while a page was cut off is a conflict at the value that is typed", async ({ page, served, api }) => {
+test("a change during a disconnection becomes a conflict", async ({ page, served, api }) => {
   await api.rules.putRule({ rule: { key: KEY, policy: POLICY } });
   await live(page, at("/rule"));
   await setting(page, "retry.max_attempts").fill("5");
   await served.kill();
   await expect(banner(page)).toBeVisible(WITHIN);
   await served.start();
-  await api.rules.putRule({ rule: { key: KEY, policy: { ...POLICY, retry: { maxAttempts: 3 } } }, options: { author: "somebody else" } });
-  await expect(page.getByTestId("conflict")).toContainText(/somebody else changed this rule meanwhile/);
+  await api.rules.putRule({ rule: { key: KEY, policy: { ...POLICY, retry: { maxAttempts: 3 } } }, options: { author: "another operator" } });
+  await expect(page.getByTestId("conflict")).toContainText(/another operator changed this rule meanwhile/);
   await expect(setting(page, "retry.max_attempts")).toHaveValue("5");
 });
 
-test("a wire that swallows everything is noticed, a write on it gives up, and both go on afterwards", async ({ browser, served, api }) => {
+test("a stalled connection is detected, and writes time out", async ({ browser, served, api }) => {
   await api.rules.putRule({ rule: { key: KEY, policy: POLICY } });
   const wire = await Wire.to(served.port);
   const context = await browser.newContext({ baseURL: wire.url });

@@ -1,5 +1,5 @@
-// What the demo's well-behaved services never do: refuse, keep silent, lack features, call in a circle, obey late. Each
-// client here speaks the real protocol to the real server; the figures are known to the digit.
+// Cases that the demo's services never cause: rejections, missing acknowledgements, missing features, cycles.
+// Each client is scripted over the real protocol; the statistics are exact.
 import { CircuitState, Fate, Source } from "../../gen/damper/v1/distribution_pb";
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { FEATURES, silent } from "./client";
@@ -9,7 +9,7 @@ import { KEY, at, expect, live, say, setting, test } from "./setup";
 
 const RULE = { key: KEY, policy: { mode: Mode.ENFORCE, retry: { maxAttempts: 3 }, retryBreaker: { ratio: 0.1 } } };
 
-test("a client that refuses a rule is named with its reason, on every page that counts it", async ({ page, api, connect }) => {
+test("a client that rejects a rule is named on every page", async ({ page, api, connect }) => {
   const answer: Answer = ({ kind }) => {
     const rules = kind.case === "delta" ? kind.value.changed : kind.case === "snapshot" ? kind.value.rules : [];
     return rules.map(({ key, revision }) => ({ ...(key && { key }), revision, reason: "retry.max_attempts: 3 is above 2, the bound of this build" }));
@@ -39,7 +39,7 @@ test("a client that refuses a rule is named with its reason, on every page that 
   expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(3);
 });
 
-test("who lags is named until the answer comes, and then all have it", async ({ page, connect }) => {
+test("lagging clients are named until they acknowledge", async ({ page, connect }) => {
   const slow = connect("gateway", {}, silent);
   connect("gateway");
   await live(page, at("/rule"));
@@ -57,7 +57,7 @@ test("who lags is named until the answer comes, and then all have it", async ({ 
   await expect(convergence.getByRole("listitem")).toHaveCount(0);
 });
 
-test("where a client's rules come from is said: live, last known good, no rules; and what it lacks or overrides", async ({ page, api, connect }) => {
+test("the source of a client's rules, missing features and overrides", async ({ page, api, connect }) => {
   await api.rules.putRule({ rule: { ...RULE, policy: { ...RULE.policy, budget: { ratio: 0.1 } } } });
   connect("gateway", { source: Source.LIVE });
   connect("gateway", { source: Source.LAST_KNOWN_GOOD }, silent).report({ source: Source.LAST_KNOWN_GOOD });
@@ -66,7 +66,7 @@ test("where a client's rules come from is said: live, last known good, no rules;
   await live(page, "/clients?sort=instance");
   const row = (nr: number) => page.getByRole("row").filter({ hasText: `gateway-${String(nr)}` });
   await expect(row(1).getByRole("cell", { name: "live", exact: true })).toBeVisible();
-  // An address is read as one word.
+  // An address has no spaces.
   const address = row(1).locator('[data-label="Address"]');
   await expect(address).toHaveText(/^127\.0\.0\.1:\d+$/);
   await expect(address).toHaveCSS("white-space", "nowrap");
@@ -78,7 +78,7 @@ test("where a client's rules come from is said: live, last known good, no rules;
   await expectSound(page);
 });
 
-test("amplification is attempts by calls, to the digit, wherever it is said", async ({ page, api, connect }) => {
+test("amplification is attempts / calls, exactly, on every page", async ({ page, api, connect }) => {
   await api.rules.putRule({ rule: RULE });
   connect("gateway", { serves: true }).flow((second) => {
     const [calls, attempts, retries] = [100n * second, 250n * second, 150n * second];
@@ -96,7 +96,7 @@ test("amplification is attempts by calls, to the digit, wherever it is said", as
   await expect(page.getByTestId("worst-possible")).toContainText("≤ 3");
 });
 
-test("services that call each other in a circle are named, and the rule is one click away", async ({ page, api, connect }) => {
+test("a cycle of services is named, one click from the rule", async ({ page, api, connect }) => {
   await api.rules.putRule({ rule: RULE });
   const hops = [["gateway", "orders", KEY.calleeMethod], ["orders", "ledger", "shop.v1.Ledger/Book"], ["ledger", "orders", "shop.v1.Orders/Confirm"]] as const;
   for (const [service, calleeService, calleeMethod] of hops) {
@@ -112,7 +112,7 @@ test("services that call each other in a circle are named, and the rule is one c
   await expect(setting(page, "retry.max_attempts")).toHaveValue("3");
 });
 
-test("where a route's gates stand is live: breaker, budget, circuit", async ({ page, api, connect }) => {
+test("gates of a route are live: breaker, budget, circuit", async ({ page, api, connect }) => {
   await api.rules.putRule({ rule: { ...RULE, policy: { ...RULE.policy, budget: { ratio: 0.1 }, circuitBreaker: {} } } });
   const caller = connect("gateway");
   const report = (attempts: bigint, refuses: boolean) => {
@@ -132,7 +132,7 @@ test("where a route's gates stand is live: breaker, budget, circuit", async ({ p
   await expectSound(page);
 });
 
-test("a kill is pressed for a reason, after its reach; it says who obeys, counts down and is over by itself", async ({ page, api, connect }) => {
+test("a kill shows reach, delivery and remaining time, and expires", async ({ page, api, connect }) => {
   const callers = [connect("gateway"), connect("gateway")];
   for (const caller of callers) {
     caller.flow((second) => {
@@ -141,7 +141,7 @@ test("a kill is pressed for a reason, after its reach; it says who obeys, counts
     });
   }
   await live(page, "/kill?callee=orders&minutes=15");
-  // Of two processes, 50/s each.
+  // Two processes with 50/s each.
   await expect(page.getByTestId("reach")).toContainText(/Stop retries to orders: 1 known route,\s+2 connected clients.*Removes\s+[1-9]\d(\.\d)? retries\/s/s);
   const press = page.getByRole("button", { name: "Stop retries…" });
   await press.click();
@@ -163,7 +163,7 @@ test("a kill is pressed for a reason, after its reach; it says who obeys, counts
   const first = await ends.innerText();
   await expect(ends).not.toHaveText(first);
   await expectSound(page);
-  // A short one is over before the eyes.
+  // A short kill expires during the test.
   await api.kills.unkill({ key: { ...KEY, callerService: "*", callerCluster: "*", calleeMethod: "*" } });
   await expect(page.getByText("No kill switch is in force.")).toBeVisible();
   await api.kills.kill({ key: KEY, timeToLive: { seconds: 10n }, options: { reason: "a short one" } });

@@ -1,7 +1,7 @@
-// A control plane that belongs to one test: the real binary on a port of its own with a store of its own, which the
-// test ends as a crash would and starts again on what is left.
+// A control plane per test: the real binary with its own port and store, which the test kills and starts
+// again.
 //
-// DAMPER_BINARY names the binary.
+// DAMPER_BINARY is the binary.
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { once } from "node:events";
@@ -24,7 +24,7 @@ export class Served {
     this.#store = store;
   }
 
-  // On an empty store, unless one is named.
+  // On an empty store, unless one is given.
   static async start(store?: string): Promise<Served> {
     const folder = await mkdtemp(join(tmpdir(), "damper-page-"));
     const served = new Served(await freePort(), folder, store ?? `sled:${join(folder, "store")}`);
@@ -36,7 +36,7 @@ export class Served {
     return `http://127.0.0.1:${String(this.port)}`;
   }
 
-  // On the port and the store that it had; until it listens.
+  // On the same port and store; returns once it listens.
   async start(): Promise<void> {
     const binary = process.env["DAMPER_BINARY"];
     if (!binary) throw new Error("set DAMPER_BINARY to the damper binary");
@@ -44,19 +44,19 @@ export class Served {
       stdio: ["ignore", "ignore", "pipe"],
     });
     this.#process = child;
-    const said: string[] = [];
+    const output: string[] = [];
     const lines = createInterface(child.stderr);
     await new Promise<void>((listening, failed) => {
       lines.on("line", (line) => {
-        said.push(line);
+        output.push(line);
         if (line.includes("listening on ")) listening();
       });
       child.once("error", failed);
-      child.once("exit", () => { failed(new Error(`damper serve ended: ${said.join("\n")}`)); });
+      child.once("exit", () => { failed(new Error(`damper serve ended: ${output.join("\n")}`)); });
     });
   }
 
-  // As a crash would: nothing is said to anybody.
+  // Killed, as by a crash.
   async kill(): Promise<void> {
     const child = this.#process;
     if (child === undefined) return;

@@ -1,5 +1,5 @@
-// Tests whose server is their own: empty at first, killed and started again as they please, with clients that do what
-// they are told. Nothing is shared, so these tests run side by side.
+// Tests with a server of their own: empty at first, killed and restarted by the test, with scripted clients.
+// They share nothing, so they run concurrently.
 import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { expect, test as base } from "@playwright/test";
@@ -10,7 +10,7 @@ import { Kills } from "../../gen/damper/v1/kills_pb";
 import { Rules } from "../../gen/damper/v1/rules_pb";
 import { heed } from "../browser_errors";
 import { Client } from "./client";
-import type { Answer, Told } from "./client";
+import type { Answer, Properties } from "./client";
 import { Served } from "./server";
 
 export { expect };
@@ -26,13 +26,13 @@ export function apiOf(url: string) {
 interface World {
   served: Served;
   api: ReturnType<typeof apiOf>;
-  // Connects a process of a service.
-  connect: (service: string, told?: Told, answer?: Answer) => Client;
+  // Connects a client.
+  connect: (service: string, properties?: Properties, answer?: Answer) => Client;
   quiet: undefined;
 }
 
 interface Options {
-  // What the browser may complain about.
+  // Browser errors that the test expects.
   expected: RegExp | undefined;
 }
 
@@ -49,9 +49,9 @@ export const test = base.extend<World & Options>({
   api: async ({ served }, use) => { await use(apiOf(served.url)); },
   connect: async ({ served }, use) => {
     const clients: Client[] = [];
-    await use((service, told, answer) => {
+    await use((service, properties, answer) => {
       const identity = { service, cluster: "default", instance: `${service}-${String(clients.length + 1)}` };
-      const client = new Client(served.url, identity, told, answer);
+      const client = new Client(served.url, identity, properties, answer);
       clients.push(client);
       return client;
     });
@@ -83,7 +83,7 @@ export function setting(page: Page, path: string) {
   return page.locator(`[data-field="${path}"]`).locator("input:not([type=checkbox]), select").first();
 }
 
-// Who it is and why, as a server without tokens requires it.
+// Name and reason, required without tokens.
 export async function say(within: Page | Locator, reason = "a browser test"): Promise<void> {
   await within.getByLabel(/^Reason/).fill(reason);
   await within.getByLabel(/^Your name/).fill("playwright");

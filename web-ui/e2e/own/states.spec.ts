@@ -1,5 +1,5 @@
-// Every page with nothing on it, while it waits, and when the server does not answer: each said in words, sound, and left
-// again by itself.
+// Every page without data, while loading, and without a server: a text for each, accessible, and left
+// automatically.
 import type { Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { expectSound } from "../accessibility";
@@ -21,7 +21,7 @@ const EMPTY = [
   ["/nowhere", "There is no page at this address."],
 ] as const;
 
-test("a server on which nothing has happened says so on every page, and what to do about it", async ({ page }) => {
+test("an unused server explains itself on every page", async ({ page }) => {
   test.slow();
   for (const [path, words] of EMPTY) {
     await test.step(path, async () => {
@@ -45,7 +45,7 @@ const WAITING = [
   [at("/route"), "Loading the last rule change…"],
 ] as const;
 
-// Lets nothing through that matches, until it is called.
+// Blocks matching requests until the returned function is called.
 async function holdBack(page: Page, what: RegExp): Promise<() => Promise<void>> {
   let release = () => {};
   const released = new Promise<void>((resolve) => { release = resolve; });
@@ -59,30 +59,30 @@ async function holdBack(page: Page, what: RegExp): Promise<() => Promise<void>> 
   };
 }
 
-test("while an answer is held back the page says for what it waits, and goes on by itself", async ({ page, api }) => {
+test("a page shows that it is loading while a response is delayed", async ({ page, api }) => {
   await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE } } });
   await api.guards.putGuard({ guard: { key: KEY, ceiling: { maxAttempts: 2 } } });
   for (const [path, words] of WAITING) {
     await test.step(path, async () => {
-      const letGo = await holdBack(page, /\/damper\.v1\.\w+\/(?!Watch)/);
+      const release = await holdBack(page, /\/damper\.v1\.\w+\/(?!Watch)/);
       await live(page, path);
       await expect(page.getByText(words)).toBeVisible();
-      // They all look alike.
+      // They have the same text.
       if (path === "/chain") await expectSound(page);
-      await letGo();
+      await release();
       await expect(page.getByText(words)).toHaveCount(0);
     });
   }
 });
 
-test("before the first figures the page says that it asks; without shared workers too", async ({ page }) => {
+test("it is loading before the first data, also without workers", async ({ page }) => {
   await page.addInitScript(() => { Reflect.deleteProperty(globalThis, "SharedWorker"); });
-  const letGo = await holdBack(page, /\/Watch$/);
+  const release = await holdBack(page, /\/Watch$/);
   await page.goto("/");
   await expect(page.getByText("Connecting to the control plane…")).toBeVisible();
   await expect(page.getByTestId("liveness")).toContainText("connecting");
   await expectSound(page);
-  await letGo();
+  await release();
   await expect(page.getByTestId("liveness")).toContainText("live");
 });
 
@@ -96,7 +96,7 @@ const FAILING = [
 test.describe("a server that is gone", () => {
   test.use({ expected: /net::ERR_/ });
 
-  test("is said on every page that asks it, beside what is known", async ({ page, served, api }) => {
+  test("is reported on every page, next to the known data", async ({ page, served, api }) => {
     await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE } } });
     await live(page, "/");
     await served.kill();
@@ -116,13 +116,13 @@ test.describe("a server that is gone", () => {
     await expect(page.getByTestId("liveness")).toContainText("live");
     await page.getByRole("button", { name: "Try again" }).click();
     await expect(page.getByRole("button", { name: "No changes" })).toBeVisible();
-    // A list asks again by itself.
+    // A list retries automatically.
     await page.getByRole("link", { name: "Clients", exact: true }).click();
     await expect(page.getByText("No client is connected.")).toBeVisible();
   });
 });
 
-test("names as long as they may be break no page", async ({ page, api, connect }) => {
+test("names of maximum length break no page", async ({ page, api, connect }) => {
   const long = (letter: string) => letter.repeat(255);
   const key = { callerService: long("a"), callerCluster: "default", calleeService: long("b"), calleeMethod: `${"c".repeat(127)}/${"d".repeat(127)}` };
   await api.rules.putRule({ rule: { key, policy: { mode: Mode.OBSERVE }, owner: long("o") }, options: { author: long("e"), reason: "f".repeat(1_000), owner: long("o") } });

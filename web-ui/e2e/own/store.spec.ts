@@ -1,4 +1,4 @@
-// The store stands still: services go on, the page says since when, nothing can be written, and all of it ends by itself.
+// The store is paused: services continue, the web UI shows since when, writes are disabled, and it recovers.
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { expectSound } from "../accessibility";
 import { Etcd } from "./etcd";
@@ -19,7 +19,7 @@ const test = base.extend<{ etcd: Etcd }>({
   },
 });
 
-test("a store that does not answer is said with its time, and Save waits for it", async ({ page, api, etcd }) => {
+test("a paused store is shown with its time, and Save is disabled", async ({ page, api, etcd }) => {
   await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 2 } } } });
   await live(page, at("/rule"));
   await setting(page, "retry.max_attempts").fill("4");

@@ -1,10 +1,10 @@
-// A storm of several hops: stopped in one change with one review, ended in one. And what is dangerous while all is calm.
+// A storm over several hops: stopped and ended in one change. And risky rules while all is calm.
 import { Fate } from "../../gen/damper/v1/distribution_pb";
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { expectSound } from "../accessibility";
 import { expect, live, say, test } from "./setup";
 
-// So many calls and attempts each second.
+// Calls and attempts per second.
 const hop = (callee: string, calls: bigint, attempts: bigint) => (second: bigint) => ({
   routes: [{
     calleeService: callee, calleeMethod: `${callee}.v1.Api/Get`, calls: calls * second, attempts: attempts * second, retries: (attempts - calls) * second,

@@ -1,11 +1,11 @@
-// Times name their zone, and a clock that is wrong is noticed.
+// Times have a zone, and a wrong clock is detected.
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { expectSound } from "../accessibility";
 import { expect, KEY, live, test } from "./setup";
 
 test.use({ timezoneId: "Asia/Kolkata" });
 
-test("every time is told with its zone", async ({ page, api }) => {
+test("every time has its zone", async ({ page, api }) => {
   await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE } } });
   await api.kills.kill({ key: KEY, options: { reason: "a drill" } });
   await live(page, "/");
@@ -17,7 +17,7 @@ test("every time is told with its zone", async ({ page, api }) => {
 });
 
 for (const [apart, words] of [[5, "ahead of"], [-5, "behind"]] as const) {
-  test(`a clock that is ${words} the control plane's is said to be, and ages are right all the same`, async ({ page, connect }) => {
+  test(`a clock ${words} the control plane's is reported, and ages are right`, async ({ page, connect }) => {
     connect("gateway");
     await page.clock.setSystemTime(Date.now() + apart * 60_000);
     await live(page, "/clients");
@@ -28,7 +28,7 @@ for (const [apart, words] of [[5, "ahead of"], [-5, "behind"]] as const) {
   });
 }
 
-test("a clock that is right is not spoken of", async ({ page }) => {
+test("a correct clock is not mentioned", async ({ page }) => {
   await live(page, "/");
   const asOf = page.getByText(/As of /);
   const before = await asOf.innerText();

@@ -1,10 +1,10 @@
-// What is typed and not saved is not lost by a slip: a link, Back, a reload, a closed tab.
+// Unsaved edits survive a link, Back, a reload and a closed tab.
 import type { Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { expectSound } from "../accessibility";
 import { KEY, at, expect, live, say, setting, test } from "./setup";
 
-// Does it, says no to what the browser then asks, and tells of what kind the question was.
+// Runs the action, dismisses the browser's dialog and returns its type.
 async function refused(page: Page, slip: () => Promise<unknown>): Promise<string> {
   const [dialog] = await Promise.all([page.waitForEvent("dialog"), slip()]);
   await dialog.dismiss();
@@ -15,7 +15,7 @@ for (const [what, path, fieldOf] of [
   ["rule", at("/rule"), (page: Page) => setting(page, "retry.max_attempts")],
   ["guard", at("/guard"), (page: Page) => page.getByLabel("Max attempts")],
 ] as const) {
-  test(`a ${what} that is edited is not left by a slip, and a saved one is left at once`, async ({ page, api }) => {
+  test(`leaving an edited ${what} needs a confirmation, a saved one does not`, async ({ page, api }) => {
     await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 2 } } } });
     await api.guards.putGuard({ guard: { key: KEY, ceiling: { maxAttempts: 8 } } });
     await live(page, `/${what}s`);
@@ -52,7 +52,7 @@ for (const [what, path, fieldOf] of [
   });
 }
 
-test("a new rule that names somebody is not left by a slip", async ({ page }) => {
+test("leaving a new rule with a name needs a confirmation", async ({ page }) => {
   await live(page, "/rule?new=1");
   await page.getByRole("link", { name: "Clients" }).click();
   await expect(page).toHaveURL(/\/clients$/);
