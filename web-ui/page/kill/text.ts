@@ -1,5 +1,6 @@
 // A kill as text: its effect ("Stop retries from orders to stock"), its reason from statistics, and its end.
 import type { RouteStats } from "$wire/fleet_pb";
+import type { KillSwitch } from "$wire/kills_pb";
 import type { Names } from "../format/key";
 import { extra } from "../statistics/verdict";
 import { rate, some, times } from "../format/numbers";

@@ -224,7 +224,7 @@ test("gates say how they are set and where they stand", async () => {
   const gates = within((await screen.findByRole("heading", { name: "What limits retries" })).closest("section") as HTMLElement);
   expect(await gates.findByText(/no credit for a retry at 1 of 2 processes/)).toBeTruthy();
   await waitFor(() => {
-    expect(document.querySelector('[data-gate="breaker"]')?.textContent).toMatch(/30.*failures against.*200.*in 10 s.*credit: 50 successful calls pay for one failed retry that fails/s);
+    expect(document.querySelector('[data-gate="breaker"]')?.textContent).toMatch(/30.*failures against.*200.*in 10 s.*credit: 50 successful calls pay for one failed retry/s);
   });
   expect(document.querySelector('[data-gate="kill"]')?.textContent).toMatch(/in force.*stock is down.*ann.*25 min left/s);
 });
@@ -316,8 +316,8 @@ test("who else repeats is named", async () => {
   const served = { firstSendsPerS: 30, envoyRepeatsPerS: 4.5 };
   shown({}, undefined, { routes: [route("orders", { served, outerLoopCallsPerS: 2, totalOuterLoopCalls: 80n, totalServingCalls: 80n, chainCoverage: 0.75 })] });
   expect((await screen.findByRole("rowheader", { name: "Retries by Envoy" })).closest("tr")?.textContent).toMatch(/▲ 4\.5.*set its retries to 0/s);
-  expect(screen.getByText(/calls again, in the same request/).textContent).toMatch(/2\.0\/s.*80 total/s);
-  expect(screen.getByText(/made within a request/).textContent).toContain("75.0 %");
+  expect(screen.getByText(/calls again in the same request/).textContent).toMatch(/2\.0\/s.*80 total/s);
+  expect(screen.getByText(/made while serving a request/).textContent).toContain("75.0 %");
 });
 
 test("a route without reports still shows its rule", async () => {
