@@ -13,7 +13,7 @@ export default defineConfig({
   workers: 3,
   fullyParallel: true,
   reporter: "line",
-  globalSetup: "./world.ts",
+  globalSetup: "./servers.ts",
   globalTimeout: 90 * 60_000,
   use: { ...tests.use, locale: "en-GB", timezoneId: "UTC", contextOptions: { reducedMotion: "reduce" } },
 });

@@ -9,7 +9,7 @@ import type { AddressInfo, Socket } from "node:net";
 
 const ASKS_THE_SERVER = /^\/(damper\.v1\.|session$)/;
 
-export class Door {
+export class BlockingProxy {
   // Requests with a matching path get no response.
   held: RegExp | undefined;
   readonly #to: string;
@@ -25,11 +25,11 @@ export class Door {
     });
   }
 
-  static async to(url: string): Promise<Door> {
-    const door = new Door(url);
-    door.#server.listen(0, "127.0.0.1");
-    await once(door.#server, "listening");
-    return door;
+  static async to(url: string): Promise<BlockingProxy> {
+    const proxy = new BlockingProxy(url);
+    proxy.#server.listen(0, "127.0.0.1");
+    await once(proxy.#server, "listening");
+    return proxy;
   }
 
   get url(): string {

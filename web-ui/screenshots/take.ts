@@ -5,7 +5,7 @@
 import { expect, test } from "@playwright/test";
 import type { Page } from "@playwright/test";
 import { join } from "node:path";
-import { Door } from "./proxy";
+import { BlockingProxy } from "./proxy";
 import { SHOWN } from "./pages";
 import type { Shown } from "./pages";
 import { urlOf } from "./servers";
@@ -33,10 +33,10 @@ for (const shown of SHOWN) {
       const name = `${shown.name}-${state}-${String(size.width)}-${scheme}`;
       test(name, async ({ browser }) => {
         const context = await browser.newContext({ viewport: size, colorScheme: scheme });
-        const door = await Door.to(urlOf(serverOf(shown, state)));
+        const proxy = await BlockingProxy.to(urlOf(serverOf(shown, state)));
         try {
           const page = await context.newPage();
-          await bring(page, door, shown, state);
+          await bring(page, proxy, shown, state);
           await page.evaluate(() => document.fonts.ready);
           await page.mouse.move(0, 0);
           const height = Math.min(await page.evaluate(() => document.documentElement.scrollHeight), size.most);
@@ -44,7 +44,7 @@ for (const shown of SHOWN) {
           await page.screenshot({ path: join(to, `${name}.png`), animations: "disabled", caret: "hide" });
         } finally {
           await context.close();
-          await door.shut();
+          await proxy.shut();
         }
       });
     }
@@ -63,10 +63,10 @@ function serverOf(shown: Shown, state: State): Kind {
 }
 
 // The page at its address, in its state.
-async function bring(page: Page, door: Door, shown: Shown, state: State): Promise<void> {
-  if (state === "loading") door.held = shown.asks ?? /Fleet\/Watch/;
+async function bring(page: Page, proxy: BlockingProxy, shown: Shown, state: State): Promise<void> {
+  if (state === "loading") proxy.held = shown.asks ?? /Fleet\/Watch/;
   const path = state === "many" ? (shown.many?.path ?? shown.path) : shown.path;
-  await page.goto(door.url + path);
+  await page.goto(proxy.url + path);
   if (state === "loading") {
     await expect(page.locator(".loading").first()).toBeVisible();
     return;
@@ -83,7 +83,7 @@ async function bring(page: Page, door: Door, shown: Shown, state: State): Promis
   const before = await page.evaluate(() => performance.now());
   await expect.poll(() => page.evaluate(() => performance.now())).toBeGreaterThan(before + 2_500);
   if (state !== "failing") return;
-  await door.shut();
+  await proxy.shut();
   await expect(page.getByRole("status").getByText("Disconnected.")).toBeVisible();
   await expect(page.locator(".age")).toHaveText(/^[3-9] s$/);
 }
