@@ -20,8 +20,8 @@ export async function started(...args: readonly string[]): Promise<Started> {
   const child = spawn(binary, args, { stdio: ["ignore", "pipe", "pipe"] });
   const address = await new Promise<string>((listening, failed) => {
     const output: string[] = [];
-    for (const output of [child.stdout, child.stderr]) {
-      createInterface(output).on("line", (line) => {
+    for (const stream of [child.stdout, child.stderr]) {
+      createInterface(stream).on("line", (line) => {
         output.push(line);
         const found = /(?:listening on |http:\/\/)([\d.]+:\d+)/.exec(line)?.[1];
         if (found !== undefined) listening(found);
