@@ -1,5 +1,7 @@
 //! HTTP through both layers, over real sockets: reqwest and hyper as clients, axum as the server.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
