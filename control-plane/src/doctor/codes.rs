@@ -32,11 +32,11 @@ codes! {
         "The disk of the store is full: kills can be set and ended, and nothing else can be changed.",
         "Free space or enlarge the volume. For etcd compact and defragment it or raise its quota, then disarm the alarm.";
     CLIENT_HELD = "client_held", Danger,
-        "Connected processes hold rules that the store does not have: they keep them and receive no change but kills.",
+        "Connected processes run rules that the store does not contain: they keep these rules and receive only kills.",
         "If the store was emptied or restored from a backup, correct its content and run `damper store accept`; otherwise check the epoch and revision that these processes report.";
     REPLICA_UNHEARD = "replica_unheard", Warning,
-        "This replica receives nothing from another one: its statistics lack the clients of that replica.",
-        "See `damper replicas` for the reason. A stopped replica is removed after 10 s; a reachable one is connected again.";
+        "Another replica is unreachable: the statistics shown here omit the clients connected to it.",
+        "`damper replicas` shows the cause. A stopped replica leaves the list after 10 s; a running one is reconnected automatically.";
     REPLICA_BEHIND = "replica_behind", Warning,
         "A replica is behind the revision of the others.",
         "Check that replica's log and its connection to the store; its clients get no changes until it catches up.";
@@ -65,7 +65,7 @@ codes! {
         "A kill switch stops retries and hedges, or all calls.",
         "End it with `damper unkill` after the incident, or let it expire.";
     KILL_NOT_OBEYED = "kill_not_obeyed", Danger,
-        "Connected processes do not apply a kill switch in force: they lack the feature, or refuse it.",
+        "Connected processes do not apply a kill switch in force: they lack the feature, or reject it.",
         "Update the SDK there; until then DAMPER_MODE=off or the override file stops them.";
 
     // Clients.
@@ -76,8 +76,8 @@ codes! {
         "A client has not acknowledged the revision that was sent to it.",
         "Check the CPU and the network of the process. A stream that is never read is closed.";
     ENTRY_REFUSED = "entry_refused", Warning,
-        "Clients refuse a rule, guard or kill and keep the version before it.",
-        "Fix the problem that the reason names, or update the SDK there.";
+        "Clients reject a rule, guard or kill and keep its previous version.",
+        "Fix the problem that the reason names, or update the SDK of these clients.";
     OLD_SDK = "old_sdk", Hint,
         "Processes run an older SDK than others do.",
         "Update the SDK with the next release of the service.";
@@ -85,13 +85,13 @@ codes! {
         "Several processes report under one instance id; the statistics contain only one of them.",
         "Give each process its own instance id, or leave service.instance.id out.";
     MODE_OVERRIDDEN = "mode_overridden", Warning,
-        "The mode of a process is overridden locally, so that rules do less there than they are set to.",
+        "A process overrides the mode of its rules locally, so they do less there than configured.",
         "Remove DAMPER_MODE or the override file when it is no longer needed.";
     NOT_LIVE = "not_live", Warning,
         "A connected process still runs on the rules of its state file, or without rules.",
         "If this persists, check the entries that the process refuses, and its log.";
     SERVER_LAYER_MISSING = "server_layer_missing", Warning,
-        "A service that others call has no server layer: chain flags end there, and its own calls belong to no chain.",
+        "A called service has no server layer, so its own retries multiply with those of its callers.",
         "Add `damper.server_layer()` to its server.";
 
     // Routes.
@@ -117,31 +117,31 @@ codes! {
         "A service retries calls in a loop of its own, around the calls that Damper retries.",
         "Remove the loop and let a rule for the route retry instead.";
     REPEATS_BY_GRPC = "repeats_by_grpc", Warning,
-        "A callee receives retries of a stock gRPC client, which no rule limits.",
+        "A caller's gRPC client retries calls to a callee on its own, and Damper cannot limit these retries.",
         "Remove retryPolicy and hedgingPolicy from the callers' gRPC service config.";
     REPEATS_BY_ENVOY = "repeats_by_envoy", Warning,
-        "A callee receives retries of Envoy or a mesh, which no rule limits.",
+        "Envoy or a service mesh retries calls to a callee, and Damper cannot limit these retries.",
         "Set attempts: 0 in Istio's VirtualService, or remove retry_policy from Envoy's route.";
     REPEATS_SHED = "repeats_shed", Warning,
-        "A callee blocks retries because all callers together exceed its repeat limit.",
-        "Find the caller with the most retries in `damper routes`, and lower its attempts.";
+        "A callee rejects retries: its callers together retry more than its retry limit allows (setting repeat_limit).",
+        "Fix the callee if it fails. Then find the caller with the most retries in `damper routes`, and lower max_attempts in its rule.";
     CONTEXT_LOST = "context_lost", Warning,
-        "Calls of a service are made outside their request, so that chains end there.",
+        "A service makes calls outside the context of the request that it serves, so its retries multiply with those of its callers.",
         "Start tasks with `damper_sdk::spawn`, or pass the request's `Context` with its `scope`.";
     ENDPOINT_FAILING = "endpoint_failing", Warning,
         "Some endpoints of a callee fail or have no connection, while the others work.",
         "Restart or replace the instances at these addresses. Clients that have ejected them use them again when they answer.";
     RETRIES_MEET_ONE_ENDPOINT = "retries_meet_one_endpoint", Hint,
-        "A rule retries calls to a callee of which every client knows one endpoint only, so that a retry reaches the same instance.",
+        "A rule retries calls to a callee of which each client knows a single endpoint, so every retry reaches the same instance.",
         "Run more instances, or give clients a name that resolves to all of them, in Kubernetes a headless service. With a single instance allow fewer attempts.";
     FAILING_WITHOUT_RULE = "failing_without_rule", Hint,
         "Calls of a route fail and no rule applies to it.",
         "Try a rule in observe: `damper rules init` proposes one.";
     CALLEE_MISSPELT = "callee_misspelt", Warning,
-        "A callee has no process connected here, and a connected service serves exactly the methods called on it.",
+        "No process of a callee is connected, but a service of another name serves exactly the methods called on it.",
         "Give `client_layer` the callee's own service name: rules and guards for that name do not reach these calls.";
     CALLEE_UNKNOWN = "callee_unknown", Hint,
-        "A callee has no process connected here: it takes part in no chain, and no repeat limit can protect it.",
+        "No process of a callee is connected: retries before and behind it multiply, and no retry limit protects it.",
         "Add the SDK to the callee too, if it is yours, and check that both names are spelt alike.";
 
     // Rules in the fleet.
@@ -152,10 +152,10 @@ codes! {
         "A rule has been in observe for more than a week.",
         "Compare its would_ values in `damper stats`, then promote it with `damper rules promote` or delete it.";
     BREAKER_MODE_GONE = "breaker_mode_gone", Hint,
-        "A rule was stored with the retry breaker's mode adaptive, which was removed; it uses credit.",
+        "A stored rule sets retry_breaker.mode to adaptive, which no longer exists; the rule uses credit instead.",
         "Read about credit in docs/policy.md, then put the rule again with mode credit or ratio.";
     SMALL_CALLERS_UNLIMITED = "small_callers_unlimited", Hint,
-        "Many processes with few calls retry a callee: each may retry its first failure of an outage, and no repeat limit bounds their sum.",
+        "Many processes with few calls retry a callee: each may retry its first failure of an outage, and no retry limit of the callee bounds their sum.",
         "Put a guard for the callee with ceiling.repeat_limit in observe, check what it would block, then enforce it.";
 }
 

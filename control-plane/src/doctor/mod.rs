@@ -112,7 +112,7 @@ pub(crate) async fn diagnose(
         request.window.map_or(Ok(RateWindow::Minute), |window| RateWindow::read("window", Some(window)))?;
     let cluster = doctor.cluster.clone();
     let doctor = doctor.clone();
-    cluster.aside(move |_| Ok(input(&doctor, request.service, window).diagnosis())).await
+    cluster.off_runtime(move |_| Ok(input(&doctor, request.service, window).diagnosis())).await
 }
 
 fn input(doctor: &Doctor, service: String, window: RateWindow) -> DoctorInput {

@@ -29,7 +29,7 @@ pub(crate) const CHECKS: &[Check] = &[
     Check { what: "circuit breakers are closed", scope: DoctorInput::count_of_routes, find: circuits },
     Check { what: "no caller retries around Damper", scope: DoctorInput::count_of_routes, find: outer_loops },
     Check { what: "no retries by gRPC or Envoy", scope: served_scope, find: foreign_repeats },
-    Check { what: "repeat limits block nothing", scope: served_scope, find: shed },
+    Check { what: "retry limits of callees reject nothing", scope: served_scope, find: shed },
     Check { what: "calls belong to requests", scope: DoctorInput::count_of_routes, find: lost_contexts },
     Check { what: "callees are connected too", scope: DoctorInput::count_of_routes, find: unknown_callees },
     Check { what: "failing routes have a rule", scope: DoctorInput::count_of_routes, find: without_rule },

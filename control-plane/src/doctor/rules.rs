@@ -111,7 +111,7 @@ fn small_callers(input: &DoctorInput) -> Vec<v1::Finding> {
     let findings = callees.into_iter().map(|(callee, stats)| {
         let v1::RouteStats { clients, calls_per_s, .. } = stats;
         let message = format!(
-            "{clients} processes make {calls_per_s:.1} calls/s together, and no repeat limit is enforced"
+            "{clients} processes make {calls_per_s:.1} calls/s together, and the callee enforces no retry limit"
         );
         finding(codes::SMALL_CALLERS_UNLIMITED, &format!("* * {callee} *"), message)
     });

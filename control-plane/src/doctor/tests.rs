@@ -269,7 +269,7 @@ fn many_small_callers_without_a_repeat_limit_are_told_once_for_each_callee() {
     };
     assert_eq!(told(vec![row("s.S/Get", 49, 4.9), row("s.S/Put", 50, 25.0)]), [], "few, and busy ones");
     let told = told(vec![row("s.S/Get", 60, 6.0), row("s.S/Put", 500, 50.0)]);
-    let message = "500 processes make 50.0 calls/s together, and no repeat limit is enforced";
+    let message = "500 processes make 50.0 calls/s together, and the callee enforces no retry limit";
     assert_eq!(told, [("* * stock *".to_owned(), message.to_owned())]);
 }
 

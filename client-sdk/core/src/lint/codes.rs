@@ -51,10 +51,10 @@ codes! {
         "The budget allows every process many extra attempts per second, whatever its traffic.",
         "Set budget.min_per_second to 1, or to the rate that one process may add to a failing callee.";
     MIN_FAILURES_HIGH = "min_failures_high", Hint,
-        "The retry breaker's minimum allows more failures per window that it never opens on quiet routes.",
+        "The retry breaker's minimum is too high for routes with little traffic: it never opens there.",
         "Lower min_failures or min_samples below the failures that a quiet route has in one window.";
     MAX_RATIO_STOPS_CREDIT = "max_ratio_stops_credit", Hint,
-        "A guard's ratio stops all retries above a share of failed attempts at which credit still pays for some.",
+        "A guard's max_retry_breaker_ratio stops all retries at a share of failures at which the rule's credit still allows some.",
         "Raise the guard's max_retry_breaker_ratio, or limit retries at the callee with repeat_limit instead.";
     RULE_FOR_ALL = "rule_for_everybody", Warning,
         "The rule allows extra attempts on every call of every service to every service.",
@@ -71,20 +71,20 @@ codes! {
 
     // Data of the callee.
     NON_IDEMPOTENT_REPEATED = "non_idempotent_repeated", Warning,
-        "The method's name suggests that it changes data, and the rule retries it after codes that can follow a success.",
+        "The method's name suggests that it changes data, and the rule retries codes with which the callee may have executed the call.",
         "Retry only UNAVAILABLE, or set call_id and let the handler recognise retries by it.";
     NON_IDEMPOTENT_HEDGED = "non_idempotent_hedged", Warning,
         "The method's name suggests that it changes data, and hedges run it twice whenever it is slow.",
         "Remove hedge, or set call_id and let the handler recognise extra attempts by it.";
     UNNAMED_REPEATED = "unnamed_repeated", Warning,
-        "The rule retries methods that it does not name after codes that can follow a success.",
+        "The rule retries methods that it does not name, also after codes with which the callee may have executed the call.",
         "Retry only UNAVAILABLE in this rule, and write a rule per method that tolerates more.";
     UNCLEAR_REPEATED = "unclear_repeated", Hint,
-        "The rule retries a method after codes that can follow a success, and its name does not suggest a read.",
+        "The rule retries codes with which the callee may have executed the call, and the method's name does not suggest a read.",
         "Ask the method's owner if a second run does harm; if it can, retry only UNAVAILABLE.";
     CALL_ID_MISSING = "call_id_missing", Hint,
         "The method's name suggests that it changes data, and its handler cannot recognise retries.",
-        "Set call_id and let the handler recognise retries by it; UNAVAILABLE can follow a success too.";
+        "Set call_id and let the handler recognise retries by it: a call that ends with UNAVAILABLE may have been executed.";
 
     // Settings without effect.
     NEVER_REPEATS = "never_repeats", Warning,
@@ -118,10 +118,10 @@ codes! {
         "by_code has waits for a code that the rule does not retry.",
         "Add the code to retry.codes, or remove its waits.";
     REPLAY_LIMIT_ZERO = "replay_limit_zero", Warning,
-        "No request is kept, so none can be retried.",
+        "replay_limit_bytes is 0: no request is kept, so no call can be retried.",
         "Remove replay_limit_bytes, or set it to the size of typical requests.";
     HOLD_WITH_HEDGE = "hold_with_hedge", Hint,
-        "A held response counts only when its status arrives, so hedges are sent while it is arriving.",
+        "hold_unary waits for the whole response, so hedges are sent while a response is already arriving.",
         "Remove hold_unary or hedge, unless calls often fail after their message.";
 
     // Waits and timeouts.
@@ -157,10 +157,10 @@ codes! {
         "A guard allows less than the rule, and cuts it where both match.",
         "Keep the rule within the guard, or ask the guard's owner.";
     CHAIN_ABOVE_LIMIT = "chain_above_limit", Danger,
-        "By the edges seen in reports and the rules in force, a chain through the rule's routes can exceed the server's limit of attempts.",
+        "With the rules in force, one request to the first service of a chain can cause more attempts at the last one than the server allows.",
         "Allow fewer attempts on its hops, and fix the hops where attempts multiply instead of adding up.";
     CLIENTS_LACK_FEATURE = "clients_lack_feature", Warning,
-        "Connected clients do not support the rule or guard, so it is off there.",
+        "Some connected clients lack a feature of the rule or guard, so it is off in them.",
         "Update the SDK of these services, or write the rule without the feature.";
     OWNED_BY_ANOTHER = "owned_by_another", Warning,
         "The rule or guard belongs to an owner that the change does not name.",
