@@ -81,7 +81,7 @@ pub(crate) fn check_options(path: &str, options: &v1::WriteOptions, faults: &mut
         ("author", author, MAX_AUTHOR_BYTES),
     ];
     if options.force && reason.is_empty() {
-        faults.add(format!("{path}.reason"), "is required for a forced write");
+        faults.add(format!("{path}.reason"), "is required with force");
     }
     for (field, text, limit) in bounded {
         if text.len() > limit {
@@ -135,7 +135,7 @@ impl Requester {
 
     /// Returns the server itself as the requester.
     fn server() -> Self {
-        Self { caller: Caller::Anybody, address: String::new(), identity: String::new() }
+        Self { caller: Caller::AuthDisabled, address: String::new(), identity: String::new() }
     }
 }
 
@@ -212,7 +212,7 @@ impl WriteRequest {
     /// Checks keys of the store. Other keys than those of rules, guards and kills are only written by methods
     /// that require the role admin.
     fn permit_keys<'k>(&self, keys: impl IntoIterator<Item = &'k str>) -> Result<(), ApiError> {
-        if matches!(self.by.caller, Caller::Anybody) {
+        if matches!(self.by.caller, Caller::AuthDisabled) {
             return Ok(());
         }
         let subjects: Vec<ResourceKey> = keys.into_iter().filter_map(ResourceKey::of_key).collect();

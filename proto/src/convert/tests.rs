@@ -174,7 +174,10 @@ fn a_code_may_be_named_twice() {
 fn jitter_share_goes_with_plus_minus_and_only_with_it() {
     const SHARE: &str = "policy.retry.backoff.exponential.jitter_share";
     let plus_minus = v1::Jitter::PlusMinus.into();
-    spoil_exponential(|backoff| backoff.jitter_share = Some(0.5), &[(SHARE, "requires jitter plus_minus")]);
+    spoil_exponential(
+        |backoff| backoff.jitter_share = Some(0.5),
+        &[(SHARE, "applies only with jitter: plus_minus")],
+    );
     spoil_exponential(
         |backoff| backoff.jitter = plus_minus,
         &[(SHARE, "required with jitter plus_minus (0.0001 to 1)")],

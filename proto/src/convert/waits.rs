@@ -144,7 +144,7 @@ fn jitter(kind: i32, share: Option<f64>, default: Jitter, faults: &mut Faults) -
         return Jitter::PlusMinus(share.unwrap_or(Ratio::ONE));
     }
     if has_share {
-        faults.add("jitter_share", "requires jitter plus_minus");
+        faults.add("jitter_share", "applies only with jitter: plus_minus");
     }
     match kind {
         v1::Jitter::Unspecified | v1::Jitter::PlusMinus => default,

@@ -33,7 +33,7 @@ pub(crate) struct ClientsArgs {
     /// Repeat until Ctrl-C
     #[arg(short, long)]
     watch: bool,
-    /// Interval of -w
+    /// Interval of --watch
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
 }

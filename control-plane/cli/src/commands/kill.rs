@@ -28,7 +28,7 @@ use crate::remote::write::{WriteArgs, warn, warnings};
 pub(crate) struct KillArgs {
     #[command(flatten)]
     selectors: Selectors,
-    /// Refuse first sends too, also on routes without a rule
+    /// Block all calls, not only retries and hedges, also on routes without a rule
     #[arg(long)]
     calls: bool,
     /// Duration, at most 24h [default: 1h]

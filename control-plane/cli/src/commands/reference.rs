@@ -88,7 +88,7 @@ fn line(arg: &Arg) -> String {
         let _ = write!(line, "; one of {}", choices.join(", "));
     }
     let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-    if !defaults.is_empty() && arg.get_action().takes_values() {
+    if !defaults.is_empty() && arg.get_action().takes_values() && !arg.is_hide_default_value_set() {
         let _ = write!(line, " [default: {}]", defaults.join(" "));
     }
     if let Some(variable) = arg.get_env().filter(|_| !help.contains("[env:")) {

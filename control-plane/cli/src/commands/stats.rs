@@ -30,7 +30,7 @@ pub(crate) struct StatsArgs {
     /// Repeat until Ctrl-C
     #[arg(short, long)]
     watch: bool,
-    /// Interval of -w
+    /// Interval of --watch
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: std::time::Duration,
     /// All statistics of this route; its processes then report every second; with -w over the last second

@@ -13,7 +13,7 @@ use super::{File, Layers};
 /// Flags of access.
 #[derive(Args, Debug, Default)]
 pub(super) struct AccessArgs {
-    /// Authentication of clients [env: DAMPER_AUTH] [default: none]
+    /// Authentication of services, operators and the web UI [env: DAMPER_AUTH] [default: none]
     #[arg(long, value_name = "METHOD")]
     auth: Option<Authentication>,
     /// File of the first admin token, created with mode 0600 if the store has no token; with --auth tokens
@@ -34,9 +34,9 @@ pub(super) struct AccessArgs {
 /// Authentication of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Authentication {
-    /// All clients have all permissions
+    /// No authentication: each client that reaches the server has all permissions
     None,
-    /// Clients need a token, a session of the web UI or a client certificate
+    /// Each client needs a token, a client certificate or a session of the web UI
     Tokens,
 }
 

@@ -88,10 +88,10 @@ struct RunArgs {
     /// Random seed of the failed calls
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// No story: governed rules and healthy services, for experiments
+    /// No story: healthy services under Damper's rules, for experiments
     #[arg(long, conflicts_with_all = ["report", "observe", "phase_seconds"])]
     playground: bool,
-    /// Let the naive rules observe the outage first, and predict their effect
+    /// Add a phase: the first rules only observe the outage, and the demo predicts what enforcing them does
     #[arg(long)]
     observe: bool,
     /// Minimum length of a phase; phases that must outlast the breaker's window are longer

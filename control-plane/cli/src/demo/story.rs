@@ -1,8 +1,8 @@
 //! The story: healthy; an outage with naive retries; the same outage with governed rules; recovery.
 //!
 //! The scenes run on a fixed schedule against the running chain, without simulation: rules change through the
-//! admin API, faults through the switch. With `--observe` the naive rules observe the outage first, which
-//! predicts their effect.
+//! admin API, faults through the switch. With `--observe` the naive rules first run in observe mode during the
+//! outage, which predicts their effect.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -129,7 +129,7 @@ impl Story {
         }
         if let Some(prediction) = &report.prediction {
             let predicted = prediction.bottom_amplification;
-            announcer.text(format!("  Prediction for the naive rules from observe mode: {predicted:.2}."));
+            announcer.text(format!("  Predicted from observe mode for phase naive: {predicted:.2}."));
         }
     }
 
@@ -251,7 +251,7 @@ fn scenes(seconds: u64, observe: bool) -> Vec<Scene> {
     };
     let observed = Scene {
         name: "observe",
-        headline: "stock fails every call; the naive rules observe",
+        headline: "stock fails every call; rules for each layer only observe",
         text: "They count the retries that they would make on real traffic, but make none.",
         fault: Share::ALL,
         ..healthy

@@ -18,7 +18,7 @@ pub(crate) struct FilterArgs {
 /// The part of a filter that concerns the key.
 #[derive(Args, Debug)]
 pub(crate) struct NameArgs {
-    /// Only this caller ('*' matches patterns with '*')
+    /// Only this caller; '*' selects rules and guards for all callers
     #[arg(long, value_name = "SERVICE")]
     caller: Option<String>,
     /// Only this cluster of callers
@@ -33,7 +33,7 @@ pub(crate) struct NameArgs {
     /// Only if one of the four names contains this text
     #[arg(long, default_value = "", hide_default_value = true)]
     text: String,
-    /// Only of this owner ('' = without an owner)
+    /// Only rules and guards of this owner; '' selects those without an owner
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
 }

@@ -28,7 +28,7 @@ pub(crate) struct WriteArgs {
     /// Author of the change [default: the system's user@host]
     #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     pub(crate) author: Option<String>,
-    /// Idempotency key: a repetition within 24 h returns the first result and changes nothing
+    /// Idempotency key: a second command with it within 24 h returns the first result and changes nothing
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
     #[command(flatten)]

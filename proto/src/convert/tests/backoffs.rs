@@ -183,7 +183,7 @@ fn jitter_share_goes_with_plus_minus_in_every_kind() {
     ];
     let names = ["fixed", "random", "incrementing", "exponential", "fibonacci", "custom"];
     for (kind, name) in kinds.into_iter().zip(names) {
-        refused(wrap(kind), &[(&format!("{name}.jitter_share"), "requires jitter plus_minus")]);
+        refused(wrap(kind), &[(&format!("{name}.jitter_share"), "applies only with jitter: plus_minus")]);
     }
 }
 

@@ -23,7 +23,7 @@ use crate::remote::write::{WriteArgs, warn, warnings};
     max_retry_breaker_ratio: 0.2, min_per_attempt_timeout: 50ms,\n             \
     repeat_limit: { mode: observe, ratio: 0.1 } }\n  \
     owner: team-inventory\n\n\
-    What a ceiling does not name is not limited. A manifest that names a revision is only written where the \
+    A ceiling limits only the settings that it contains. A manifest with a revision is only written if the \
     guard is still at that revision.")]
 pub(crate) struct PutArgs {
     #[command(flatten)]

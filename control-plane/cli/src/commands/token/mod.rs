@@ -43,7 +43,7 @@ struct ChangeArgs {
     /// Author of the change [default: the system's user@host]
     #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     author: Option<String>,
-    /// Idempotency key: a repetition within 24 h changes nothing
+    /// Idempotency key: a second command with it within 24 h changes nothing
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
 }
