@@ -29,9 +29,9 @@ fn chain(folder: &Path) -> Result<Row> {
     let lab = Results::read(folder)?;
     let run = &lab.circumstances;
     let row = row.shown_by(format!("cargo xtask lab --{} --runs {}", run.selection, run.runs)).note(format!(
-        "From [lab.md](lab.md), which has every scenario beside naive retries and tower's budget: commit {}, {} runs of \
-         each. A figure is in how many scenarios a target was met; `damper-hedge` may go above 1.1 in \
-         the steady part, for it spends a budget beside what is slow, and credit where repeats succeed.",
+        "From [lab.md](lab.md), which compares every scenario with naive retries and tower's budget: commit {}, {} runs \
+         of each. Each row counts the scenarios that met a target. `damper-hedge` and credit may exceed 1.1 in the \
+         steady part: they spend a budget on hedges of slow attempts and on retries that succeed.",
         run.machine.commit, run.runs,
     ));
     let verdicts = targets::judge(&lab);

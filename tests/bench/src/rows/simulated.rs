@@ -65,8 +65,8 @@ pub(super) async fn fleet(size: Size) -> Result<(usize, Row)> {
         |peer, strategy| -> Result<Figure> { Ok(Figure::beside(what, "", &limited, peer, &runs(strategy)?)) };
     let row = row("fleet", "1,000 callers with 0.3 calls/s each, the callee fails completely")
         .note(
-            "Without a reserve a caller with so little traffic has hardly a retry when all is well, either: \
-             [docs/simulator.md](../simulator.md#caps-of-peers) says what that costs.",
+            "Without a reserve a caller with this little traffic can hardly retry even when all is well; \
+             [docs/simulator.md](../simulator.md#caps-of-peers) has the cost.",
         )
         .with(beside("no guard", "rule alone")?.aim(Target::AtMost(1.15)))
         .with(beside("tower's budget in each caller, its reserve of 10/s", "budget (reserve 10/s)")?)

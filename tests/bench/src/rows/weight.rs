@@ -35,8 +35,8 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
     let folder = tempfile::tempdir()?;
     let server = calls::control_plane().await?;
     let mut row = Row::new("weight", "Weight of the SDK in a service").note(
-        "The SDK's own tasks are counted while it can not reach a control plane; its stream is one more connection, \
-         for which hyper makes two. Part of the memory is the program itself, read from its file: processes share it. \
+        "The SDK's own tasks are counted while no control plane is reachable; its stream adds one connection, for \
+         which hyper starts two tasks. Part of the memory is the program itself, read from its file: processes share it. \
          [What weighs what](weight.md).",
     );
     for (pair, without, with) in PAIRS {
