@@ -27,7 +27,7 @@ pub(crate) struct Metrics {
     pub(crate) report_faults: Counter,
     /// Parts of peers' messages that could not be read or were over a limit.
     pub(crate) follow_faults: Counter,
-    /// Those of connections, TLS and limits.
+    /// Metrics of connections, TLS and limits.
     pub(crate) net: Counters,
     pub(crate) revision: Gauge,
     pub(crate) rules: Gauge,
@@ -59,9 +59,9 @@ impl Metrics {
             "Writes by operation and gRPC code.".into(),
         );
         for (name, help) in [
-            (DENIALS, "Requests that were denied, by why: who asks was not known, or may not."),
-            (LIMIT_HITS, "How often a limit was hit; the operator's guide says what each is."),
-            (HANDSHAKE_FAILURES, "Connections to a TLS port that came to nothing, by why."),
+            (DENIALS, "Denied requests, by reason: unauthenticated or without permission."),
+            (LIMIT_HITS, "Hits of each limit; docs/deployment.md explains them."),
+            (HANDSHAKE_FAILURES, "Failed TLS handshakes, by reason."),
         ] {
             recorder.describe_counter(name.into(), None, help.into());
         }
@@ -71,13 +71,17 @@ impl Metrics {
             Limit::ALL.map(|limit| labelled(Key::from_parts(LIMIT_HITS, &[("limit", limit.name())])));
         let handshake_failures = HandshakeFailure::ALL
             .map(|cause| labelled(Key::from_parts(HANDSHAKE_FAILURES, &[("reason", cause.name())])));
-        recorder.describe_counter("damper_responses_total".into(), None, "What streams were sent.".into());
+        recorder.describe_counter(
+            "damper_responses_total".into(),
+            None,
+            "Messages sent to streams, by kind.".into(),
+        );
         Self {
             streams: gauge("damper_streams", "Distribution streams connected to this replica."),
-            refusals: counter("damper_nacks_total", "Responses that a client refused, in part or whole."),
+            refusals: counter("damper_nacks_total", "Responses that a client rejected, in part or whole."),
             slow_consumers: counter("damper_slow_consumers_closed_total", "Streams closed for not reading."),
             reports: counter("damper_reports_total", "Reports received from clients of this replica."),
-            report_faults: counter("damper_report_faults_total", "Parts of reports that were left out."),
+            report_faults: counter("damper_report_faults_total", "Parts of reports that were dropped."),
             follow_faults: counter(
                 "damper_follow_faults_total",
                 "Parts of messages from peers that were dropped.",
@@ -87,7 +91,7 @@ impl Metrics {
                 tls: TlsCounters {
                     certificate_expires_at: gauge(
                         "damper_tls_certificate_expires_at_seconds",
-                        "When the certificate that is shown is over, in seconds since 1970; 0 without TLS.",
+                        "Expiry of the server certificate, in seconds since 1970; 0 without TLS.",
                     ),
                     reload_failing: gauge(
                         "damper_tls_reload_failing",
@@ -97,13 +101,13 @@ impl Metrics {
                 },
                 limits: LimitCounters(limit_hits),
             },
-            revision: gauge("damper_table_revision", "The revision this replica has reached."),
-            rules: gauge("damper_rules", "Rules in the table."),
-            guards: gauge("damper_guards", "Guards in the table."),
+            revision: gauge("damper_table_revision", "Revision of this replica's snapshot."),
+            rules: gauge("damper_rules", "Rules in the snapshot."),
+            guards: gauge("damper_guards", "Guards in the snapshot."),
             stale: gauge("damper_store_stale", "1 while the store does not answer."),
             unaccepted: gauge(
                 "damper_store_unaccepted",
-                "1 while the store holds other data than this replica knew, which no operator has accepted.",
+                "1 while the store was emptied, replaced or rolled back and no operator has accepted its content.",
             ),
             recorder: Arc::new(recorder),
             handle,

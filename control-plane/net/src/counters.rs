@@ -10,9 +10,9 @@ use crate::tls::TlsCounters;
 pub struct Counters {
     /// Open connections.
     pub connections: Gauge,
-    /// Those of TLS.
+    /// Metrics of TLS.
     pub tls: TlsCounters,
-    /// Those of limits.
+    /// Metrics of limits.
     pub limits: LimitCounters,
 }
 

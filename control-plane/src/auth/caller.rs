@@ -19,9 +19,9 @@ use crate::state::tokens::scope::Scope;
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
     /// Unauthenticated: no permissions. Also the value without an authentication layer.
-    Nobody,
+    Unauthenticated,
     /// Authentication is off: all permissions.
-    Anybody,
+    AuthDisabled,
     /// Holder of a token.
     Token(Arc<PresentedToken>),
     /// Service with a client certificate, as its own agent.
@@ -48,14 +48,14 @@ impl Caller {
 
     /// Returns the caller in a request's extensions.
     pub(crate) fn found(extensions: &Extensions) -> Self {
-        extensions.get::<Self>().cloned().unwrap_or(Self::Nobody)
+        extensions.get::<Self>().cloned().unwrap_or(Self::Unauthenticated)
     }
 
     /// Returns the principal that is stored with a change: `token NAME (ID)`, `certificate NAME`; empty:
     /// authentication off.
     pub(crate) fn principal(&self) -> String {
         match self {
-            Self::Nobody | Self::Anybody => String::new(),
+            Self::Unauthenticated | Self::AuthDisabled => String::new(),
             Self::Token(shown) => format!("token {} ({})", shown.token.wire.name, shown.token.id),
             Self::Certificate(certificate) => format!("certificate {}", certificate.name()),
             Self::Replica => "replica".to_owned(),
@@ -73,8 +73,8 @@ impl Caller {
     /// Returns its role; `None` if it has none.
     pub(crate) fn role(&self) -> Option<Role> {
         match self {
-            Self::Nobody | Self::Replica => None,
-            Self::Anybody => Some(Role::Admin),
+            Self::Unauthenticated | Self::Replica => None,
+            Self::AuthDisabled => Some(Role::Admin),
             Self::Token(shown) => Some(shown.token.role),
             Self::Certificate(_) => Some(Role::Agent),
         }
@@ -83,8 +83,8 @@ impl Caller {
     /// Checks its permission for a method.
     pub(crate) fn permit(&self, need: AccessLevel) -> Result<(), AccessDenied> {
         match (need, self) {
-            (AccessLevel::Nothing, _) | (_, Self::Anybody) => Ok(()),
-            (_, Self::Nobody) => Err(AccessDenied::CredentialMissing),
+            (AccessLevel::Nothing, _) | (_, Self::AuthDisabled) => Ok(()),
+            (_, Self::Unauthenticated) => Err(AccessDenied::CredentialMissing),
             (AccessLevel::Replica, Self::Replica) => Ok(()),
             (AccessLevel::Replica, _) => Err(AccessDenied::ReplicasOnly { who: self.words() }),
             (AccessLevel::Never, _) => Err(AccessDenied::NotOpen),
@@ -100,8 +100,8 @@ impl Caller {
     /// Checks that it has at least this role.
     pub(crate) fn permit_role(&self, needed: Role) -> Result<(), AccessDenied> {
         match self.role() {
-            Some(role) if role.reaches(needed) || matches!(self, Self::Anybody) => Ok(()),
-            None if matches!(self, Self::Nobody) => Err(AccessDenied::CredentialMissing),
+            Some(role) if role.reaches(needed) || matches!(self, Self::AuthDisabled) => Ok(()),
+            None if matches!(self, Self::Unauthenticated) => Err(AccessDenied::CredentialMissing),
             _ => Err(AccessDenied::Role { needed, who: self.words() }),
         }
     }
@@ -161,7 +161,7 @@ impl Caller {
                 there && shown.session.is_none_or(|end| now < end)
             }
             Self::Certificate(certificate) => !certificate.is_over(now),
-            Self::Nobody | Self::Anybody | Self::Replica => true,
+            Self::Unauthenticated | Self::AuthDisabled | Self::Replica => true,
         };
         if is_in_force { Ok(()) } else { Err(AccessDenied::Ended) }
     }
@@ -171,7 +171,7 @@ impl Caller {
         match self {
             Self::Token(shown) => shown.token.ends_soon(now),
             // Certificates of services are renewed by programs, often every hour.
-            Self::Certificate(_) | Self::Nobody | Self::Anybody | Self::Replica => None,
+            Self::Certificate(_) | Self::Unauthenticated | Self::AuthDisabled | Self::Replica => None,
         }
     }
 
@@ -187,7 +187,7 @@ impl Caller {
                 let end = certificate.expires_at().map(Into::into);
                 (Some(v1::Scope { callers, callees: Vec::new() }), end, false)
             }
-            Self::Nobody | Self::Anybody | Self::Replica => (None, None, false),
+            Self::Unauthenticated | Self::AuthDisabled | Self::Replica => (None, None, false),
         };
         v1::WhoAmIResponse {
             principal: self.principal(),

@@ -46,7 +46,7 @@ impl Key {
             Caller::Certificate(certificate) => {
                 Some(Self::Certificate(certificate.name().to_owned(), certificate.expires_at()?))
             }
-            Caller::Nobody | Caller::Anybody | Caller::Replica => None,
+            Caller::Unauthenticated | Caller::AuthDisabled | Caller::Replica => None,
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn caller(
     now: SystemTime,
 ) -> Result<Caller, AccessDenied> {
     if !access.required {
-        return Ok(Caller::Anybody);
+        return Ok(Caller::AuthDisabled);
     }
     let names = parts.extensions.get::<ConnectionInfo>().and_then(|peer| peer.certificate.as_ref());
     let certificate =
@@ -51,7 +51,7 @@ pub(crate) fn caller(
     };
     match certificate.filter(in_force) {
         Some(certificate) => Ok(Caller::Certificate(certificate)),
-        None => Ok(Caller::Nobody),
+        None => Ok(Caller::Unauthenticated),
     }
 }
 

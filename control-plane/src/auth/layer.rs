@@ -66,12 +66,12 @@ fn admitted(
     let (mut parts, body) = request.into_parts();
     let found = match need {
         // Health ignores credentials.
-        AccessLevel::Nothing => Ok(Caller::Nobody),
+        AccessLevel::Nothing => Ok(Caller::Unauthenticated),
         _ => identify::caller(&auth.access, &parts, &auth.state.table(), SystemTime::now()),
     };
     let permitted = match found {
         Ok(caller) => caller.permit(need).map(|()| caller.clone()).map_err(|denied| (denied, caller)),
-        Err(denied) => Err((denied, Caller::Nobody)),
+        Err(denied) => Err((denied, Caller::Unauthenticated)),
     };
     let caller = permitted.inspect_err(|(denied, caller)| {
         auth.metrics.denied(denied.reason());

@@ -43,7 +43,7 @@ pub(crate) async fn answer(
     let who = peer.map(|peer| identity(&caller, peer)).unwrap_or_default();
     // A client takes its permit before its messages are read.
     let is_counted = peer.is_some() && !method.is_client;
-    let open = || match limiter.open(&who, !matches!(caller, Caller::Nobody)) {
+    let open = || match limiter.open(&who, !matches!(caller, Caller::Unauthenticated)) {
         Err(over) if method.is_urgent => limiter.open_urgent().map_err(|_| over),
         opened => opened,
     };
@@ -68,7 +68,7 @@ pub(crate) async fn visit(
     next: Next,
 ) -> Response<Body> {
     let Some(peer) = request.extensions().get::<ConnectionInfo>() else { return next.run(request).await };
-    match auth.limiter.open(&identity(&Caller::Nobody, peer), false) {
+    match auth.limiter.open(&identity(&Caller::Unauthenticated, peer), false) {
         Ok(opened) => {
             let limiter = auth.limiter.clone();
             let counted = |body| Body::new(LimitCountingBody { body, limiter, _opened: Some(opened) });
@@ -91,7 +91,7 @@ pub(crate) fn admit(
     let Some(peer) = peer else { return Ok(()) };
     let identity = identity(caller, peer);
     // Without authentication the callers' own names do not count.
-    let is_proven = !matches!(caller, Caller::Nobody);
+    let is_proven = !matches!(caller, Caller::Unauthenticated);
     peer.belongs_to(&identity, is_proven, limiter).and_then(|()| limiter.admit(&identity, method.class))
 }
 

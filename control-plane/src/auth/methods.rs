@@ -35,7 +35,7 @@ pub(crate) struct MethodPolicy {
     pub(crate) long_answer: bool,
     /// The caller is a client, counted as one and not as an open request.
     pub(crate) is_client: bool,
-    /// It has reserved places among open requests.
+    /// True if places among the open requests are reserved for it.
     pub(crate) is_urgent: bool,
 }
 

@@ -71,7 +71,7 @@ impl PageOrigin {
 /// Origin of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestOrigin {
-    /// True if a browser sent it from a page of this server: only then a cookie counts.
+    /// True if a browser sent it from this server's web UI. Only then is a cookie read.
     pub(crate) is_own: bool,
     /// True if the connection to the browser is TLS.
     pub(crate) is_secure: bool,
@@ -95,11 +95,11 @@ impl CrossOrigin {
     fn answer(self) -> Response<Body> {
         let text = match self {
             Self::Origin => {
-                "requests from other sites are refused; --page-origin names where the web UI is\n"
+                "requests from other sites are rejected; set --page-origin to the address of the web UI\n"
             }
             Self::Host => {
-                "over plaintext this server is called localhost or by its address; --page-origin names where the \
-                 page is\n"
+                "without TLS the host must be localhost or an address; set --page-origin to the address of the \
+                 web UI\n"
             }
         };
         let mut answer = Response::new(Body::from(text));
@@ -111,7 +111,7 @@ impl CrossOrigin {
     }
 }
 
-/// Layer around the whole port.
+/// Layer around all services of the port: rejects requests of other sites.
 pub(crate) async fn own_site_only(
     State(auth): State<Arc<AuthContext>>,
     mut request: Request,
@@ -135,6 +135,7 @@ pub(crate) async fn own_site_only(
     }
 }
 
+/// Returns the origin of a request. Errors if it is cross-origin.
 fn of(parts: &Parts, access: &Authenticator) -> Result<RequestOrigin, CrossOrigin> {
     let is_tls = parts.extensions.get::<ConnectionInfo>().is_some_and(|peer| peer.tls);
     let host = host(parts)?;
@@ -165,16 +166,16 @@ fn of(parts: &Parts, access: &Authenticator) -> Result<RequestOrigin, CrossOrigi
 
 /// Returns the requested host in lower case; empty if there is none. Errors if two differ.
 fn host(parts: &Parts) -> Result<String, CrossOrigin> {
-    let said =
+    let in_header =
         single(&parts.headers, header::HOST).map_err(|_| CrossOrigin::Host)?.map(str::to_ascii_lowercase);
     let in_uri = parts.uri.authority().map(|authority| authority.as_str().to_ascii_lowercase());
-    match (said, in_uri) {
-        (Some(said), Some(other)) if said != other => Err(CrossOrigin::Host),
-        (said, in_uri) => Ok(said.or(in_uri).unwrap_or_default()),
+    match (in_header, in_uri) {
+        (Some(one), Some(other)) if one != other => Err(CrossOrigin::Host),
+        (in_header, in_uri) => Ok(in_header.or(in_uri).unwrap_or_default()),
     }
 }
 
-/// A header that may be there once.
+/// Returns the value of a header. Errors if there are several.
 fn single(headers: &HeaderMap, name: header::HeaderName) -> Result<Option<&str>, CrossOrigin> {
     let mut all = headers.get_all(name).iter();
     match (all.next(), all.next()) {
@@ -184,7 +185,7 @@ fn single(headers: &HeaderMap, name: header::HeaderName) -> Result<Option<&str>,
     }
 }
 
-/// Loopback's name, or an address: no DNS says where they point.
+/// True for localhost and for addresses: DNS cannot point them at another server.
 fn is_of_no_site(host: &str) -> bool {
     if let Some(rest) = host.strip_prefix('[') {
         let address = rest.split_once(']').filter(|(_, port)| is_port(port));
@@ -199,14 +200,14 @@ fn is_port(text: &str) -> bool {
     text.is_empty() || text.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok())
 }
 
-/// Somebody follows a link to the page.
+/// True if a browser follows a link to the web UI.
 fn is_link(Parts { method, headers, uri, .. }: &Parts) -> bool {
-    let says = |name: &str, value: &str| headers.get(name).is_some_and(|said| said == value);
+    let has = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
     let path = uri.path();
     let is_page = !path.starts_with("/damper.v1.") && !path.starts_with("/grpc.") && path != "/metrics";
     matches!(*method, Method::GET | Method::HEAD)
-        && says("sec-fetch-mode", "navigate")
-        && says("sec-fetch-dest", "document")
+        && has("sec-fetch-mode", "navigate")
+        && has("sec-fetch-dest", "document")
         && is_page
         && path != crate::auth::session::PATH
 }
@@ -262,14 +263,14 @@ mod tests {
 
     #[test]
     fn fetch_metadata_counts_without_an_origin() {
-        for (said, expected) in [
+        for (value, expected) in [
             ("same-origin", Ok(OWN)),
             ("none", Ok(OTHER)),
             ("same-site", Err(CrossOrigin::Origin)),
             ("cross-site", Err(CrossOrigin::Origin)),
             ("?", Err(CrossOrigin::Origin)),
         ] {
-            assert_eq!(posted(&[("host", "localhost"), ("sec-fetch-site", said)]), expected, "{said}");
+            assert_eq!(posted(&[("host", "localhost"), ("sec-fetch-site", value)]), expected, "{value}");
         }
         assert_eq!(posted(&[("host", "localhost")]), Ok(OTHER));
     }

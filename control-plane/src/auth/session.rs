@@ -52,7 +52,7 @@ async fn sign_in(State(auth): State<Arc<AuthContext>>, request: Request) -> Resp
             auth.metrics.denied(denied.reason());
             denied.plain()
         }
-        Err(SignInError::NobodyIsAsked) => {
+        Err(SignInError::AuthDisabled) => {
             answered(StatusCode::NOT_FOUND, "this server does not require tokens\n", None)
         }
         Err(SignInError::NoKey) => {
@@ -70,13 +70,13 @@ async fn sign_out(request: Request) -> Response<Body> {
 /// Reason of a failed sign-in.
 enum SignInError {
     Denied(AccessDenied),
-    NobodyIsAsked,
+    AuthDisabled,
     NoKey,
 }
 
 fn begun(auth: &AuthContext, request: &Request) -> Result<Cookie<'static>, SignInError> {
     if !auth.access.required {
-        return Err(SignInError::NobodyIsAsked);
+        return Err(SignInError::AuthDisabled);
     }
     let (table, now) = (auth.state.table(), SystemTime::now());
     let bearer = identify::bearer(request.headers()).map_err(SignInError::Denied)?;
@@ -133,8 +133,8 @@ pub(crate) fn shown(
     if !site.is_own {
         return Ok(None);
     }
-    let said = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let cookies = said.flat_map(|line| Cookie::split_parse(line).filter_map(Result::ok));
+    let values = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let cookies = values.flat_map(|line| Cookie::split_parse(line).filter_map(Result::ok));
     let Some(ours) = cookies.into_iter().find(|cookie| cookie.name() == name(site)) else { return Ok(None) };
     let mut jar = CookieJar::new();
     jar.add_original(ours.into_owned());
@@ -184,7 +184,7 @@ mod tests {
         let plain = signed(&key, PLAIN, &session, at(100)).to_string();
         assert!(plain.starts_with("damper-session="), "{plain}");
         for part in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"] {
-            assert!(plain.split("; ").any(|said| said == part), "{part} is not in {plain}");
+            assert!(plain.split("; ").any(|found| found == part), "{part} is not in {plain}");
         }
         assert!(!plain.contains("Secure") && !plain.contains("Domain"), "{plain}");
         let secure = signed(&key, SECURE, &session, at(100)).to_string();

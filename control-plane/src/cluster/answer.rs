@@ -80,8 +80,8 @@ async fn stream_to_peer(
     loop {
         tokio::select! {
             ended = &mut sending => return ended,
-            said = inbound.message() => match said? {
-                Some(said) => elsewhere.is(said.watched.unwrap_or_default()),
+            message = inbound.message() => match message? {
+                Some(request) => elsewhere.is(request.watched.unwrap_or_default()),
                 None => return Ok(()),
             },
             () = cluster.ended.cancelled() => return Ok(()),
@@ -123,7 +123,7 @@ impl PeerSender {
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut next = Instant::now();
         let mut tables = self.cluster.fleet.state.table.clone();
-        let mut told = tables.borrow_and_update().held().clone();
+        let mut sent = tables.borrow_and_update().held().clone();
         loop {
             tokio::select! {
                 _ = alive.tick() => self.send(self.head_with_kills()).await?,
@@ -132,8 +132,8 @@ impl PeerSender {
                         return Ok(());
                     }
                     let held = tables.borrow_and_update().held().clone();
-                    if held != told {
-                        told = held;
+                    if held != sent {
+                        sent = held;
                         self.send(self.head_with_kills()).await?;
                     }
                 }

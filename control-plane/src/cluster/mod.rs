@@ -3,7 +3,7 @@
 //! Replicas find each other by their keys in the store ([`damper_store::Membership`]). Each queries every
 //! peer ([`peer_set`], [`query`]) and mirrors the peer's clients into its own sessions and statistics
 //! ([`mirror`]), so that every answer covers the whole fleet. Each reports only its own clients to its peers
-//! ([`answer`]), so that no report goes round in circles. [`peers`] lists the peers and the unreachable ones.
+//! ([`answer`]), so that no report is counted twice. [`peers`] lists the peers and the unreachable ones.
 
 pub(crate) mod answer;
 pub(crate) mod connect;
@@ -61,7 +61,7 @@ pub(crate) struct PeerConfig {
 
 impl Cluster {
     /// Runs work that visits all rules, routes or clients: off the runtime, one job at a time.
-    pub(crate) async fn aside<T: Send + 'static>(
+    pub(crate) async fn off_runtime<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Arc<Self>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {

@@ -49,7 +49,7 @@ pub(crate) fn bound(graph: &Graph, found: &WorstPath<Sends>) -> v1::ChainBound {
 }
 
 /// Formats the services of a chain and the attempts on its last hop.
-pub(crate) fn in_words(bound: &v1::ChainBound) -> String {
+pub(crate) fn route_text(bound: &v1::ChainBound) -> String {
     let first = bound.hops.first().map_or("", |hop| &hop.caller_service);
     let rest = bound.hops.iter().map(|hop| format!(" -> {}", hop.callee_service)).collect::<String>();
     let sends = bound.sends;

@@ -197,7 +197,7 @@ impl Deliveries {
             let all = Arc::new(AllReached::of(&fleet.hub, table));
             Ok((all, begun.elapsed()))
         };
-        let (all, took) = fleet.aside_in_any_case(work).await?;
+        let (all, took) = fleet.off_runtime_unqueued(work).await?;
         *made = Some(Made { all: all.clone(), moves, at: Instant::now(), took });
         Ok(all)
     }
@@ -240,11 +240,11 @@ mod tests {
         let (parts, _tasks) = start(OpenedServer::for_test(store).await);
         let fleet = parts.cluster.fleet.clone();
         let (release, released) = mpsc::channel::<()>();
-        let mut first = Box::pin(fleet.aside(move |_| Ok(released.recv().is_ok())));
+        let mut first = Box::pin(fleet.off_runtime(move |_| Ok(released.recv().is_ok())));
         assert!(futures_util::poll!(&mut first).is_pending());
         let mut waiting = Vec::new();
         loop {
-            let mut next = Box::pin(fleet.aside(|_| Ok(())));
+            let mut next = Box::pin(fleet.off_runtime(|_| Ok(())));
             if futures_util::poll!(&mut next).is_ready() {
                 break;
             }

@@ -29,7 +29,7 @@ impl FleetState {
     }
 
     /// Runs work that visits all rules, routes or clients: off the runtime, one job at a time.
-    pub(crate) async fn aside<T: Send + 'static>(
+    pub(crate) async fn off_runtime<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Arc<Self>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
@@ -38,7 +38,7 @@ impl FleetState {
     }
 
     /// Runs such work even if the queue is full, because its result is shared by all waiting requests.
-    pub(crate) async fn aside_in_any_case<T: Send + 'static>(
+    pub(crate) async fn off_runtime_unqueued<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Arc<Self>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {

@@ -68,7 +68,7 @@ struct ClientStream {
     /// The snapshot that the client has, or is being brought to by `pages`.
     at: Arc<Snapshot>,
     /// The response in flight.
-    underway: Option<PendingResponse>,
+    pending: Option<PendingResponse>,
     sent_kills: SentKills,
     /// The client's claim while it is held.
     held: Option<Claim>,
@@ -173,7 +173,7 @@ async fn open(
         interval: None,
         out: out.clone(),
         at: at.clone(),
-        underway: None,
+        pending: None,
         sent_kills,
         held: None,
         bookmark_due: false,
@@ -271,7 +271,7 @@ impl ClientStream {
 
     /// True if there is a message to send; records since when.
     fn is_waiting(&mut self) -> bool {
-        let waiting = self.underway.is_some()
+        let waiting = self.pending.is_some()
             || self.interval_due().is_some()
             || self.bookmark_due
             || !self.tables.borrow().same_rules(&self.at);
@@ -331,7 +331,7 @@ impl ClientStream {
         if self.held.is_some() {
             return self.next_to_held();
         }
-        if self.underway.is_none() {
+        if self.pending.is_none() {
             let latest = self.tables.borrow_and_update().clone();
             if !latest.same_rules(&self.at) {
                 let holding = match latest.epoch() == self.at.epoch() {
@@ -364,13 +364,13 @@ impl ClientStream {
 
     /// Returns the next part of the response in flight; only its last part requires an acknowledgement.
     fn next_page(&mut self) -> Option<Bytes> {
-        let underway = self.underway.as_mut()?;
-        let nonce = underway.nonce;
-        let (page, last) = match &underway.response {
+        let pending = self.pending.as_mut()?;
+        let nonce = pending.nonce;
+        let (page, last) = match &pending.response {
             PushResponse::Nothing => return None,
             PushResponse::Delta(delta) => (delta.clone(), true),
             PushResponse::Snapshot(pages) => {
-                pages.next(&mut underway.at, &self.at, &self.admitted.session.class)?
+                pages.next(&mut pending.at, &self.at, &self.admitted.session.class)?
             }
         };
         // A kill that was set meanwhile does not wait for the rest of the snapshot. The acknowledgement of
@@ -378,7 +378,7 @@ impl ClientStream {
         let kills = self.sent_kills.next(&self.at, &self.tables.borrow(), &self.admitted.session.class);
         let nonce = if last { nonce } else { 0 };
         if last {
-            self.underway = None;
+            self.pending = None;
         }
         Some(wire::framed(&v1::ServerMessage { nonce, kills, ..message(&self.at, None) }, &page))
     }
@@ -388,7 +388,7 @@ impl ClientStream {
         let all = self.admitted.session.class.has_all_features();
         self.respond(at, if all { holding } else { Holding::Nothing });
         // A client without changes is notified at once.
-        self.bookmark_due = self.underway.is_none();
+        self.bookmark_due = self.pending.is_none();
     }
 
     /// Holds the client, because it has more than this server knows.
@@ -461,7 +461,7 @@ impl ClientStream {
         });
         if !matches!(response, PushResponse::Nothing) {
             let nonce = progress.send_response();
-            self.underway = Some(PendingResponse { response, nonce, at: Place::default() });
+            self.pending = Some(PendingResponse { response, nonce, at: Place::default() });
         }
         progress.sent_revision = to.revision();
         drop(progress);

@@ -159,7 +159,7 @@ impl StoredKill {
         set_at.unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
-    /// How long ago it was set; nothing where a clock is behind, or where that is not known.
+    /// Returns the time since it was set; 0 if that is unknown or a clock is behind.
     pub(crate) fn age(&self, now: SystemTime) -> Duration {
         let set_at = self.wire.updated_at.and_then(|at| SystemTime::try_from(at).ok());
         set_at.and_then(|at| now.duration_since(at).ok()).unwrap_or_default()
@@ -168,8 +168,8 @@ impl StoredKill {
     /// Returns its full length; the maximum if that is unknown.
     pub(crate) fn time_to_live(&self) -> Duration {
         let set_at = self.wire.updated_at.and_then(|at| SystemTime::try_from(at).ok());
-        let said = set_at.and_then(|at| self.expires_at.duration_since(at).ok());
-        said.map_or(TIME_TO_LIVE.max, |said| said.min(TIME_TO_LIVE.max))
+        let full = set_at.and_then(|at| self.expires_at.duration_since(at).ok());
+        full.map_or(TIME_TO_LIVE.max, |full| full.min(TIME_TO_LIVE.max))
     }
 
     /// Returns the time until this replica has held it for its full length, by the monotonic clock.

@@ -58,7 +58,7 @@ const KEEP_LATEST: u64 = 1000;
 /// Maximum bytes of kept changes, previous entries included. Nothing is dropped for size below 7/8 of it, so
 /// one removal lasts for a while.
 const MAX_BYTES: u64 = 128 << 20;
-/// Overhead of a change besides its texts and values, estimated.
+/// Overhead of a change in addition to its texts and values, estimated.
 const CHANGE_BYTES: usize = 128;
 
 /// Drops old changes regularly, first after a delay; never returns.

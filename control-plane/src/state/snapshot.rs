@@ -329,12 +329,12 @@ impl Snapshot {
         })
     }
 
-    /// What the change of a revision was about; none where that is no longer remembered.
+    /// Returns the resources that a revision changed; `None` if it is no longer remembered.
     pub(crate) fn changed_at(&self, revision: u64) -> Option<Arc<[ResourceKey]>> {
         self.recent.get(&revision).map(|(_, subjects)| subjects.clone())
     }
 
-    /// What was changed after a revision; none where that is no longer remembered.
+    /// Returns the resources changed after a revision; `None` if it is no longer remembered.
     pub(crate) fn changed_since(&self, revision: u64) -> Option<BTreeSet<ResourceKey>> {
         if revision >= self.revision {
             return Some(BTreeSet::new());

@@ -44,11 +44,11 @@ impl Failures {
         &mut self,
         instance: &Arc<str>,
         calls: &[v1::FailedCall],
-        told_at: SystemTime,
+        reported_at: SystemTime,
         room: &mut usize,
     ) -> u64 {
         let (beyond, latest) = calls.split_at(calls.len().saturating_sub(MAX_CALLS));
-        let left_out = latest.iter().filter(|call| !self.put(instance, call, told_at, room)).count();
+        let left_out = latest.iter().filter(|call| !self.put(instance, call, reported_at, room)).count();
         (beyond.len() + left_out) as u64
     }
 
@@ -57,14 +57,14 @@ impl Failures {
         &mut self,
         instance: &Arc<str>,
         call: &v1::FailedCall,
-        told_at: SystemTime,
+        reported_at: SystemTime,
         room: &mut usize,
     ) -> bool {
         let Some(ended_at) = ended_at(call) else { return false };
         if self.latest.iter().any(|known| known.instance == *instance && known.call == *call) {
             return true;
         }
-        let at = ended_at.min(told_at);
+        let at = ended_at.min(reported_at);
         let place = self.latest.partition_point(|known| known.at > at);
         if place >= MAX_CALLS {
             return true;
@@ -97,7 +97,7 @@ impl Failures {
     }
 
     /// Returns the calls of one process, the latest last, as reported.
-    pub(crate) fn told_by(&self, instance: &str) -> Vec<v1::FailedCall> {
+    pub(crate) fn reported_by(&self, instance: &str) -> Vec<v1::FailedCall> {
         let of = self.latest.iter().rev().filter(|failure| *failure.instance == *instance);
         of.map(|failure| failure.call.clone()).collect()
     }
@@ -204,7 +204,7 @@ mod tests {
             assert_eq!(failures.take(&instance.into(), &[call(1), call(2)], now(), &mut room), 0);
         }
         assert_eq!(ages(&failures), [1, 1, 2, 2]);
-        assert_eq!(failures.told_by("one"), [call(2), call(1)]);
+        assert_eq!(failures.reported_by("one"), [call(2), call(1)]);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(crate) struct RouteReports<'a> {
     /// The time of arrival, perhaps at another replica.
     pub(crate) at: Duration,
     /// The same by the system clock.
-    pub(crate) told_at: SystemTime,
+    pub(crate) reported_at: SystemTime,
     pub(crate) now: Duration,
 }
 
@@ -75,8 +75,8 @@ impl RouteReports<'_> {
             let before = std::mem::replace(&mut book.window_bytes, bytes);
             *self.windows_room = (*self.windows_room + before).saturating_sub(bytes);
         }
-        let (told_at, room) = (self.told_at, &mut *self.failures_room);
-        unknown + book.failures.take(&self.instance_id, &part.failed_calls, told_at, room)
+        let (reported_at, room) = (self.reported_at, &mut *self.failures_room);
+        unknown + book.failures.take(&self.instance_id, &part.failed_calls, reported_at, room)
     }
 
     /// Returns the route of a part, with names shared by all processes; `None` if it is invalid or exceeds a

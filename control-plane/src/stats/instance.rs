@@ -254,7 +254,7 @@ impl Instance {
     }
 
     /// Drops the totals of the previous process.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.routes = HashMap::new();
         self.served = HashMap::new();
         self.endpoints.forget();

@@ -275,7 +275,7 @@ impl Stats {
         let from = instance.counted_from(at, start, origin);
         if origin == ReportOrigin::Next {
             books.totals_of.give_back(&session.class.service, instance.bytes());
-            instance.begin_anew();
+            instance.restart();
         }
         let caller = instance.caller(session);
         let service = caller.0.clone();
@@ -304,7 +304,7 @@ impl Stats {
             is_own: session.is_own(),
             from,
             at,
-            told_at: SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH),
+            reported_at: SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH),
             now,
         };
         let mut left_out: u64 = report.routes.iter().map(|part| routes.take(part)).sum();

@@ -44,9 +44,9 @@ impl PatternTotals {
     /// Returns the codes of failed attempts with their shares. Cancelled attempts are not evidence about the
     /// callee.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (Code, Ratio)> {
-        let says = |code: &Code| !matches!(code, Code::Ok | Code::Cancelled);
+        let is_failure = |code: &Code| !matches!(code, Code::Ok | Code::Cancelled);
         let share = |code| Ratio::from_bp((self.share(code) * f64::from(Ratio::ONE.bp())) as u32);
-        self.codes.keys().copied().filter(says).map(move |code| (code, share(code)))
+        self.codes.keys().copied().filter(is_failure).map(move |code| (code, share(code)))
     }
 
     /// Returns the share of the attempts that ended with this code.

@@ -46,14 +46,15 @@ impl RateWindow {
         names: &str,
     ) -> Result<Self, ApiError> {
         let Some(wire) = wire else { return Ok(Self::default()) };
-        let said = convert::length(wire).ok_or_else(|| ApiError::fault(field, format!("is not {names}")))?;
-        let found = from.iter().find(|over| over.length() == said).copied();
+        let length =
+            convert::length(wire).ok_or_else(|| ApiError::fault(field, format!("is not {names}")))?;
+        let found = from.iter().find(|over| over.length() == length).copied();
         found.ok_or_else(|| {
-            let hint = match said == Self::Second.length() {
+            let hint = match length == Self::Second.length() {
                 true => "; 1s is for the watch of one route",
                 false => "",
             };
-            ApiError::fault(field, format!("{} is not {names}{hint}", Millis(said)))
+            ApiError::fault(field, format!("{} is not {names}{hint}", Millis(length)))
         })
     }
 

@@ -16,7 +16,7 @@ const BELIEVED_AFTER: Duration = Duration::from_secs(20);
 /// One late part is no evidence of a second process; two, with valid reports in between, are.
 const ENOUGH_DOUBTS: u32 = 2;
 /// The time for which a shared instance id is listed after the last evidence.
-const TOLD_FOR: Duration = Duration::from_secs(120);
+const LISTED_FOR: Duration = Duration::from_secs(120);
 
 /// The process of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl RestartTracker {
     ) -> bool {
         if from == ReportOrigin::Doubtful || (from == ReportOrigin::Same && fell) {
             if self.doubt.is_none() {
-                let is_long_ago = now.saturating_sub(self.doubted_at) >= TOLD_FOR;
+                let is_long_ago = now.saturating_sub(self.doubted_at) >= LISTED_FOR;
                 self.doubts = if is_long_ago { 1 } else { self.doubts.saturating_add(1) };
                 self.doubted_at = now;
             }
@@ -98,7 +98,7 @@ impl RestartTracker {
 
     /// True if several processes report under the name.
     pub(crate) fn are_several(&self, now: Duration) -> bool {
-        self.doubts >= ENOUGH_DOUBTS && now.saturating_sub(self.doubted_at) < TOLD_FOR
+        self.doubts >= ENOUGH_DOUBTS && now.saturating_sub(self.doubted_at) < LISTED_FOR
     }
 }
 

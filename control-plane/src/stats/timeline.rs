@@ -194,12 +194,12 @@ impl Stats {
         let (now, wall) = (self.now(), SystemTime::now());
         let settled = now.saturating_sub(lag(self.pace.borrow().kept()));
         let end = at(settled);
-        let told = (end.saturating_sub(SPANS)..end).filter_map(|number| {
+        let ended = (end.saturating_sub(SPANS)..end).filter_map(|number| {
             let from = SPAN * number;
             let until = from + SPAN;
             let figures = spans.get(&number).copied().unwrap_or_default();
             covered.covers(from, until).then(|| figures.wire(wall - now.saturating_sub(until)))
         });
-        told.collect()
+        ended.collect()
     }
 }

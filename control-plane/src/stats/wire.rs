@@ -74,7 +74,7 @@ impl Stats {
 impl StatsState {
     /// The failed calls of a process on a route.
     fn failures_of(&self, route: &Route, session: &ClientSession) -> Vec<v1::FailedCall> {
-        self.routes.get(route).map(|book| book.failures.told_by(&session.instance)).unwrap_or_default()
+        self.routes.get(route).map(|book| book.failures.reported_by(&session.instance)).unwrap_or_default()
     }
 }
 

@@ -190,8 +190,11 @@ fn mode_name(stats: &v1::RouteStats) -> &'static str {
 fn write_served(text: &mut String, listed: &TopWithRest<(Method, ServedCounters), ServedCounters>) {
     let mut families = [
         ("damper_served_requests_total", "Requests that services received, by the source of the retry."),
-        ("damper_shed_repeats_total", "Retries that a repeat limit blocked."),
-        ("damper_would_shed_repeats_total", "Retries that a repeat limit would have blocked."),
+        ("damper_shed_repeats_total", "Retries that the retry limit of a callee rejected."),
+        (
+            "damper_would_shed_repeats_total",
+            "Retries that the retry limit of a callee would have rejected, in observe mode.",
+        ),
     ]
     .map(Family::counter);
     let [requests, shed, would_shed] = &mut families;

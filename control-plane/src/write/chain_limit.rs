@@ -205,7 +205,7 @@ impl AffectedEdges {
     /// Returns the finding for a chain above the limit; `any` is its subject if no affected edge is on the
     /// chain.
     fn finding(&self, bound: &v1::ChainBound, limit: u64, any: &ResourceKey) -> (ResourceKey, v1::Finding) {
-        let words = (wire::in_words(bound), wire::multiplying(bound));
+        let words = (wire::route_text(bound), wire::multiplying(bound));
         let message = format!("{}, more than the limit of {limit}{}", words.0, words.1);
         let subject = self.cause(bound).unwrap_or_else(|| any.clone());
         let field = if matches!(subject, ResourceKey::Guard(_)) { "ceiling" } else { "policy" };

@@ -90,7 +90,7 @@ pub(super) async fn serve(
     });
     let mut connection = pin!(protocol.serve_connection(TokioIo::new(socket), service));
     let mut over = pin!(deadline(activity, limiter));
-    let mut told_to_go = pin!(async {
+    let mut goodbye_due = pin!(async {
         tokio::select! {
             () = stopping.cancelled() => None,
             () = goodbye.cancelled() => Some(Limit::ConnectionsPerIdentity),
@@ -100,7 +100,7 @@ pub(super) async fn serve(
     tokio::select! {
         ended = &mut connection => log_end(ended),
         () = cut.cancelled() => {}
-        limit = &mut told_to_go => {
+        limit = &mut goodbye_due => {
             connection.as_mut().graceful_shutdown();
             let is_over_time = matches!(limit, Some(Limit::RequestHead | Limit::IdleConnection | Limit::UnaryDeadline));
             let go_by = is_over_time.then(|| Instant::now() + GO_WITHIN);

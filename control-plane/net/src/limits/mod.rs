@@ -35,14 +35,14 @@ pub enum RequestKind {
 /// Configurable limits of connections and requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How long a new connection may stay silent. Default 10 s.
+    /// Time within which a new connection must send its first byte. Default 10 s.
     pub first_byte_within: Duration,
-    /// How long a TLS handshake may take. Default 10 s.
+    /// Time limit of a TLS handshake. Default 10 s.
     pub handshake_within: Duration,
     /// How long the head of a connection's first request may take from then on, and over HTTP/1.1 the head of
     /// each later one from its first byte. Default 10 s.
     pub request_head_within: Duration,
-    /// How long a connection may be open without any open request. Default 5 min.
+    /// Time limit of a connection without an open request. Default 5 min.
     pub idle_connection_after: Duration,
     /// Connections of the port, and clients. Default 4,000, which fit 512 MiB. Each needs a file descriptor,
     /// so the system's limit must be slightly higher.
@@ -58,9 +58,9 @@ pub struct Limits {
     pub max_streams_per_connection: u32,
     /// The most bytes of one message. Default 1 MiB.
     pub max_message_bytes: usize,
-    /// How many reads an identity may make. Default 2,000 a second, 10,000 at once.
+    /// Rate of reads per identity. Default: 2,000 a second, bursts of 10,000.
     pub reads: Rate,
-    /// How many writes. Default 200 a second, 500 at once.
+    /// Rate of writes per identity. Default: 200 a second, bursts of 500.
     pub writes: Rate,
     /// How many KiB of keys and values an identity may write, kills and removals not counted. Default 1 MiB a
     /// second, 64 MiB at once; a larger write takes what there is at once.
@@ -86,9 +86,9 @@ impl Limits {
 /// Rate limit: a bucket of `burst` that fills at `per_second`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// How many a second in the long run.
+    /// Requests per second on average.
     pub per_second: NonZeroU32,
-    /// How many at once.
+    /// Requests of a burst.
     pub burst: NonZeroU32,
 }
 

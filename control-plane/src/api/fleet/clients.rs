@@ -25,7 +25,7 @@ pub(crate) async fn list(
     let size = page::size(if request.page_size == 0 { DEFAULT_SIZE } else { request.page_size })?;
     let question = question(&request);
     let start = start(question, &request.page_token)?;
-    cluster.aside(move |cluster| Ok(page(cluster, &request, question, start, size))).await
+    cluster.off_runtime(move |cluster| Ok(page(cluster, &request, question, start, size))).await
 }
 
 fn page(

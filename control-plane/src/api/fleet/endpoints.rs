@@ -23,7 +23,7 @@ pub(crate) async fn list(
     let size = page::size(page_size)?;
     let question = Digest::hash(callee_service.as_bytes());
     let start = page::start(question, &page_token)?;
-    cluster.aside(move |cluster| Ok(page(cluster, &callee_service, (question, start), size))).await
+    cluster.off_runtime(move |cluster| Ok(page(cluster, &callee_service, (question, start), size))).await
 }
 
 fn page(

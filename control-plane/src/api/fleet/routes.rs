@@ -24,7 +24,7 @@ pub(crate) async fn list(
     let work = move |cluster: &Arc<Cluster>| {
         Ok(page(cluster, &filter, (over, request.without_rule), (question, start), size))
     };
-    cluster.aside(work).await
+    cluster.off_runtime(work).await
 }
 
 fn page(

@@ -22,7 +22,7 @@ pub(crate) async fn explain(
 ) -> Result<v1::ExplainResponse, ApiError> {
     let Some(route) = &request.route else { return Err(ApiError::fault("route", "is required")) };
     let route = convert::route_key(route).map_err(|faults| ApiError::at("route", faults))?;
-    fleet.aside(move |fleet| Ok(explained(fleet, &route))).await
+    fleet.off_runtime(move |fleet| Ok(explained(fleet, &route))).await
 }
 
 fn explained(fleet: &FleetState, route: &RouteKey) -> v1::ExplainResponse {

@@ -26,7 +26,7 @@ pub(crate) async fn get(
     request: v1::GetChainRequest,
 ) -> Result<v1::GetChainResponse, ApiError> {
     let over = RateWindow::read("window", request.window)?;
-    cluster.aside(move |cluster| chain(cluster, max_amplification, over, &request)).await
+    cluster.off_runtime(move |cluster| chain(cluster, max_amplification, over, &request)).await
 }
 
 fn chain(

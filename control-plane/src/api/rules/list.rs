@@ -19,7 +19,7 @@ pub(crate) async fn list(
     let filter = ListFilter::new(request.filter)?;
     let start = page::start_pattern(filter.digest(), &request.page_token)?;
     let table = writes.fleet.state.at_least(request.min_revision).await?;
-    writes.fleet.aside(move |_| Ok(page(&table, &filter, start.as_ref(), size))).await
+    writes.fleet.off_runtime(move |_| Ok(page(&table, &filter, start.as_ref(), size))).await
 }
 
 fn page(

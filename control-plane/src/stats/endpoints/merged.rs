@@ -12,7 +12,7 @@ use crate::state::text::percent;
 use crate::stats::endpoints::{Callee, Endpoint};
 
 /// The most endpoints listed per callee.
-const MAX_TOLD: usize = 100;
+const MAX_LISTED: usize = 100;
 /// The most addresses in a sentence.
 const MAX_NAMED: usize = 3;
 
@@ -62,7 +62,7 @@ impl<'a> Merged<'a> {
     fn into_wire(self, name: &str) -> v1::CalleeEndpoints {
         let named = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX);
         let (clients, count) = (self.clients, self.count.max(named));
-        let mut endpoints = self.judged();
+        let mut endpoints = self.rated();
         let problem = problem(name, count, &endpoints);
         endpoints.sort_by_key(|endpoint| {
             let v1::Endpoint { failing, not_connected, ejected, recent, recent_failures, .. } = endpoint;
@@ -70,16 +70,16 @@ impl<'a> Merged<'a> {
             // By address if all else is equal.
             Reverse((*failing, *not_connected, *ejected, share_in_millionths))
         });
-        endpoints.truncate(MAX_TOLD);
+        endpoints.truncate(MAX_LISTED);
         v1::CalleeEndpoints { callee_service: name.to_owned(), clients, count, endpoints, problem }
     }
 
     /// Returns all endpoints, by address.
-    fn judged(&self) -> Vec<v1::Endpoint> {
+    fn rated(&self) -> Vec<v1::Endpoint> {
         let all: Counts =
             self.endpoints.values().filter(|sum| !self.is_ejected(sum)).map(|sum| sum.recent).sum();
         let any_connected = self.endpoints.values().any(|sum| !self.is_away(sum));
-        let judged = self.endpoints.iter().map(|(address, sum)| {
+        let rated = self.endpoints.iter().map(|(address, sum)| {
             let is_ejected = self.is_ejected(sum);
             let own = if is_ejected { Counts::default() } else { sum.recent };
             let others = Counts { all: all.all - own.all, failures: all.failures - own.failures };
@@ -96,7 +96,7 @@ impl<'a> Merged<'a> {
                 failing: is_away || is_ejected || sum.recent.is_far_above(others),
             }
         });
-        judged.collect()
+        rated.collect()
     }
 
     /// The clients that list it, and those that may know it without listing it.
@@ -148,9 +148,9 @@ fn problem(callee: &str, count: u32, endpoints: &[v1::Endpoint]) -> String {
     }
     let counts = [failing.len(), away.len()].into_iter().filter(|bad| *bad > 0);
     let endpoints = if count == 1 { "endpoint" } else { "endpoints" };
-    let told =
+    let problems =
         counts.zip(words).map(|(bad, words)| format!("{bad} of {count} {endpoints} of {callee} {words}"));
-    told.collect::<Vec<_>>().join(". ")
+    problems.collect::<Vec<_>>().join(". ")
 }
 
 fn ejected(failing: &[&v1::Endpoint]) -> String {

@@ -78,7 +78,7 @@ async fn kill_is_held_during_a_large_write_and_stored_after_it() {
     let key = Some((&Pattern::parse("*", "*", "stock", "*").unwrap()).into());
     let options = Some(v1::WriteOptions { reason: "a drill".to_owned(), ..v1::WriteOptions::default() });
     let mut request = Request::new(v1::KillRequest { key, options, ..v1::KillRequest::default() });
-    request.extensions_mut().insert(Caller::Anybody);
+    request.extensions_mut().insert(Caller::AuthDisabled);
     let answer = timeout(TIMEOUT, kill(&writes, request)).await.expect("the kill is answered").unwrap();
     assert!(answer.kill.unwrap().unstored, "it is in force from memory");
     assert!(!large.is_finished(), "the large write still holds the store");

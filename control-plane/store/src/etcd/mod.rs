@@ -29,7 +29,7 @@ use crate::record;
 use crate::record::{CHANGES, COMPACTED, EPOCH, HEAD, Head, LINEAGE, PARTS, Record, damaged};
 use crate::{Change, Identity, MAX_READ_BYTES, Position, Store, StoreContents, StoreError, Watch};
 
-/// Where the keys lie unless the settings say otherwise.
+/// Default prefix of the keys.
 pub const DEFAULT_PREFIX: &str = "/damper/";
 
 /// Changes per request; a record has at most 512 KiB.

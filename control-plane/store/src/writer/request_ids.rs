@@ -16,7 +16,7 @@ use crate::writer::{Committed, Proposal, ProposeError};
 /// Memory limit, by the size of the answers.
 const MAX_BYTES: usize = 32 << 20;
 
-/// Overhead of an id besides its text and keys, estimated.
+/// Overhead of an id in addition to its text and keys, estimated.
 const ID_BYTES: usize = 256;
 
 /// Keys kept per request. The store has the change of a larger one.

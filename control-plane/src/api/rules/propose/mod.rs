@@ -18,7 +18,7 @@ pub(crate) async fn propose(
 ) -> Result<v1::ProposeRuleResponse, ApiError> {
     let Some(key) = &request.key else { return Err(ApiError::fault("key", "is required")) };
     let pattern = convert::pattern(key).map_err(|faults| ApiError::at("key", faults))?;
-    fleet.aside(move |fleet| Ok(proposed(fleet, &pattern))).await
+    fleet.off_runtime(move |fleet| Ok(proposed(fleet, &pattern))).await
 }
 
 fn proposed(fleet: &FleetState, pattern: &Pattern) -> v1::ProposeRuleResponse {
