@@ -3,16 +3,18 @@
 //! The files are compiled by protox, so that building needs no `protoc`. The descriptor set is kept for
 //! server reflection. Servers and clients are generated apart, because only servers read with our own codec
 //! (see `src/codec.rs`). With the feature `manifest` every message also gets its text form; which form a field
-//! has follows from its type alone (see `src/manifest/form.rs`). Nothing generated is in git.
+//! has follows from its type alone (see `src/manifest/form.rs`). The table of methods (`src/methods.rs`) comes
+//! from their option `access`. Nothing generated is in git.
 
 use std::{env, fs, path::PathBuf};
 
-use prost::Message as _;
+use prost_reflect::{DescriptorPool, Kind, MethodDescriptor, ReflectMessage as _};
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto};
 use tonic_prost_build::Builder;
 
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
+    "damper/v1/access.proto",
     "damper/v1/policy.proto",
     "damper/v1/admin.proto",
     "damper/v1/guards.proto",
@@ -29,14 +31,18 @@ const FORM: &str = "crate::manifest::form";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let descriptors = protox::compile(FILES, ["proto"])?;
+    let mut compiler = protox::Compiler::new(["proto"])?;
+    compiler.include_imports(true).include_source_info(true).open_files(FILES)?;
+    let descriptors = compiler.file_descriptor_set();
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
+    fs::write(out.join("descriptors.bin"), compiler.encode_file_descriptor_set())?;
+    fs::write(out.join("methods.rs"), methods(&compiler.descriptor_pool())?)?;
 
     let mut servers =
         tonic_prost_build::configure().build_client(false).codec_path("crate::codec::ServerCodec");
     if env::var_os("CARGO_FEATURE_MANIFEST").is_some() {
-        let ours = descriptors.file.iter().filter(|file| file.package() == &PACKAGE[1..]);
+        let ours =
+            descriptors.file.iter().filter(|file| file.package() == &PACKAGE[1..] && file.name() != FILES[0]);
         for message in ours.flat_map(|file| &file.message_type) {
             servers = with_text_form(servers, &format!("{PACKAGE}.{}", message.name()), message);
         }
@@ -51,6 +57,54 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .out_dir(clients)
         .compile_fds(descriptors)?;
     Ok(())
+}
+
+/// Returns the table of all methods as Rust, sorted by path.
+fn methods(pool: &DescriptorPool) -> Result<String, String> {
+    let services: Vec<_> = pool.services().collect();
+    let rows = services.iter().flat_map(|service| service.methods()).map(|method| row(pool, &method));
+    let mut rows = rows.collect::<Result<Vec<_>, _>>()?;
+    rows.sort();
+    Ok(format!("&[\n{}]", rows.concat()))
+}
+
+/// Returns the row of a method. Errors if its option `access` has no level.
+fn row(pool: &DescriptorPool, method: &MethodDescriptor) -> Result<String, String> {
+    let path = format!("/{}/{}", method.parent_service().full_name(), method.name());
+    let option = pool.get_extension_by_name("damper.v1.access").ok_or("no option `access`")?;
+    let options = method.options();
+    let access = options.get_extension(&option);
+    let access = access.as_message().ok_or("the option `access` is not a message")?;
+    let flag = |name| access.get_field_by_name(name).and_then(|value| value.as_bool()).unwrap_or_default();
+    let level =
+        access.get_field_by_name("level").and_then(|value| value.as_enum_number()).unwrap_or_default();
+    if level == 0 {
+        return Err(format!(
+            "{path}: requires `option (damper.v1.access) = {{ level: ... }};`, see access.proto"
+        ));
+    }
+    let levels = access.descriptor().get_field_by_name("level").map(|field| field.kind());
+    let Some(Kind::Enum(levels)) = levels else {
+        return Err("the level of `access` is not an enum".to_owned());
+    };
+    let level = levels.get_value(level).ok_or_else(|| format!("{path}: unknown level {level}"))?;
+    let is_write = method.input().fields().any(|field| {
+        matches!(field.kind(), Kind::Message(message) if message.full_name() == "damper.v1.WriteOptions")
+    });
+    Ok(format!(
+        "Method {{ path: {path:?}, level: Level::{}, unscoped: {}, urgent: {}, is_write: {is_write}, \
+         client_streaming: {}, server_streaming: {} }},\n",
+        capitalised(level.name()),
+        flag("unscoped"),
+        flag("urgent"),
+        method.is_client_streaming(),
+        method.is_server_streaming(),
+    ))
+}
+
+/// `VIEWER` is `Viewer`.
+fn capitalised(name: &str) -> String {
+    name.get(..1).into_iter().chain(name.get(1..).map(str::to_lowercase).as_deref()).collect()
 }
 
 /// Adds the text form to a message, its fields and its oneofs.

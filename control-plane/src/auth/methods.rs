@@ -1,11 +1,14 @@
 //! Access levels and kinds of all methods.
 //!
-//! docs/security.md has the same table, checked by a test. A method that is not listed is denied to all
-//! callers; another test compares the list with the descriptors.
+//! Those of `damper.v1` come from the option `access` in the .proto files. docs/security.md has the same table,
+//! checked by a test. An unknown method is denied to all callers.
 
-use crate::state::tokens::role::Role;
 use damper_net::connection::AnswerKind;
 use damper_net::limits::RequestKind;
+use damper_proto::methods::{self, Method};
+use damper_proto::v1::access::Level;
+
+use crate::state::tokens::role::Role;
 
 /// Required permission of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,83 +49,6 @@ impl MethodPolicy {
     }
 }
 
-const VIEWER: MethodPolicy = read(AccessLevel::Role(Role::Viewer));
-const EDITOR: MethodPolicy = write(AccessLevel::Role(Role::Editor));
-const OPERATOR: MethodPolicy = write(AccessLevel::Role(Role::Operator));
-const ADMIN: MethodPolicy = write(AccessLevel::Role(Role::Admin));
-
-/// Every method of damper.v1.
-const METHODS: &[(&str, &[(&str, MethodPolicy)])] = &[
-    (
-        "Rules",
-        &[
-            ("GetRule", VIEWER),
-            ("ListRules", VIEWER),
-            ("PutRule", EDITOR),
-            ("DeleteRule", EDITOR),
-            ("JudgeRule", VIEWER),
-            ("ApplyRules", long(EDITOR, true, false)),
-            ("WhatIf", EDITOR),
-            ("Explain", VIEWER),
-            ("ProposeRule", VIEWER),
-        ],
-    ),
-    (
-        "Guards",
-        &[
-            ("GetGuard", VIEWER),
-            ("ListGuards", VIEWER),
-            ("PutGuard", OPERATOR),
-            ("DeleteGuard", OPERATOR),
-            ("JudgeGuard", VIEWER),
-        ],
-    ),
-    ("Kills", &[("ListKills", VIEWER), ("Kill", urgent(OPERATOR)), ("Unkill", urgent(OPERATOR))]),
-    (
-        "History",
-        &[
-            ("ListChanges", VIEWER),
-            ("GetObject", VIEWER),
-            ("DiffRevisions", VIEWER),
-            ("Rollback", EDITOR),
-            ("RollbackAll", write(AccessLevel::Unscoped(Role::Operator))),
-            ("AcceptStore", write(AccessLevel::Unscoped(Role::Operator))),
-            ("ExportAudit", long(VIEWER, false, true)),
-            ("Export", long(VIEWER, false, true)),
-        ],
-    ),
-    (
-        "Fleet",
-        &[
-            ("ListRoutes", VIEWER),
-            ("ListClients", VIEWER),
-            ("Watch", long(VIEWER, false, true)),
-            ("WatchConvergence", long(VIEWER, false, true)),
-            ("GetChain", VIEWER),
-            ("Diagnose", VIEWER),
-            ("ListEndpoints", VIEWER),
-            ("ListReplicas", VIEWER),
-        ],
-    ),
-    (
-        "Distribution",
-        &[(
-            "Subscribe",
-            MethodPolicy { is_client: true, ..long(read(AccessLevel::Role(Role::Agent)), true, true) },
-        )],
-    ),
-    (
-        "Tokens",
-        &[
-            ("CreateToken", ADMIN),
-            ("ListTokens", read(AccessLevel::Role(Role::Admin))),
-            ("RevokeToken", ADMIN),
-            ("WhoAmI", read(AccessLevel::Known)),
-        ],
-    ),
-    ("Replicas", &[("Follow", urgent(long(read(AccessLevel::Replica), true, true)))]),
-];
-
 const PACKAGE: &str = "/damper.v1.";
 const HEALTH: &str = "/grpc.health.v1.Health/";
 
@@ -131,13 +57,34 @@ pub(crate) fn of_path(path: &str) -> MethodPolicy {
     if let Some(method) = path.strip_prefix(HEALTH) {
         return long(read(AccessLevel::Nothing), false, method == "Watch");
     }
-    let Some(ours) = path.strip_prefix(PACKAGE) else {
+    match methods::of_path(path) {
+        Some(method) => of_method(method),
+        None if path.starts_with(PACKAGE) => read(AccessLevel::Never),
         // Reflection, and other services outside damper.v1.
-        return long(read(AccessLevel::Known), true, true);
+        None => long(read(AccessLevel::Known), true, true),
+    }
+}
+
+fn of_method(method: &Method) -> MethodPolicy {
+    let role = if method.unscoped { AccessLevel::Unscoped } else { AccessLevel::Role };
+    let need = match method.level {
+        Level::Authenticated => AccessLevel::Known,
+        Level::Agent => role(Role::Agent),
+        Level::Viewer => role(Role::Viewer),
+        Level::Editor => role(Role::Editor),
+        Level::Operator => role(Role::Operator),
+        Level::Admin => role(Role::Admin),
+        Level::Replica => AccessLevel::Replica,
+        Level::Unspecified => AccessLevel::Never,
     };
-    ours.split_once('/')
-        .and_then(|(service, method)| listed(service, method))
-        .unwrap_or(read(AccessLevel::Never))
+    MethodPolicy {
+        need,
+        class: if method.is_write { RequestKind::Write } else { RequestKind::Read },
+        long_request: method.client_streaming,
+        long_answer: method.server_streaming,
+        is_client: method.level == Level::Agent,
+        is_urgent: method.urgent,
+    }
 }
 
 /// Returns how long the answer to a path may last.
@@ -151,11 +98,6 @@ pub(crate) fn answer_kind(path: &str) -> AnswerKind {
     }
 }
 
-fn listed(service: &str, method: &str) -> Option<MethodPolicy> {
-    let (_, methods) = METHODS.iter().find(|(name, _)| *name == service)?;
-    methods.iter().find(|(name, _)| *name == method).map(|(_, needs)| *needs)
-}
-
 const fn read(need: AccessLevel) -> MethodPolicy {
     MethodPolicy {
         need,
@@ -167,83 +109,34 @@ const fn read(need: AccessLevel) -> MethodPolicy {
     }
 }
 
-const fn write(need: AccessLevel) -> MethodPolicy {
-    MethodPolicy { class: RequestKind::Write, ..read(need) }
-}
-
-const fn urgent(method: MethodPolicy) -> MethodPolicy {
-    MethodPolicy { is_urgent: true, ..method }
-}
-
 const fn long(method: MethodPolicy, long_request: bool, long_answer: bool) -> MethodPolicy {
     MethodPolicy { long_request, long_answer, ..method }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use prost::Message as _;
-    use prost_types::FileDescriptorSet;
-
     use super::*;
 
     #[test]
-    fn listed_methods_match_the_descriptors() {
-        let descriptors = FileDescriptorSet::decode(damper_proto::DESCRIPTORS).unwrap();
-        let ours = descriptors.file.iter().filter(|file| file.package() == "damper.v1");
-        let mut served = BTreeSet::new();
-        for service in ours.flat_map(|file| &file.service) {
-            for method in &service.method {
-                let needs = of_path(&format!("{PACKAGE}{}/{}", service.name(), method.name()));
-                assert_ne!(
-                    needs.need,
-                    AccessLevel::Never,
-                    "{}/{} is not listed",
-                    service.name(),
-                    method.name()
-                );
-                let streams = (method.client_streaming(), method.server_streaming());
-                assert_eq!((needs.long_request, needs.long_answer), streams, "{}", method.name());
-                served.insert((service.name().to_owned(), method.name().to_owned()));
-            }
-        }
-        for (service, methods) in METHODS {
-            for (method, _) in *methods {
-                assert!(
-                    served.contains(&((*service).to_owned(), (*method).to_owned())),
-                    "{service}/{method}"
-                );
-            }
-        }
-        assert!(served.len() > 30, "{served:?}");
+    fn methods_have_the_kinds_of_their_messages() {
+        let policy = |path: &str| of_path(&format!("{PACKAGE}{path}"));
+        let apply = policy("Rules/ApplyRules");
+        assert_eq!((apply.need, apply.class), (AccessLevel::Role(Role::Editor), RequestKind::Write));
+        assert!(apply.long_request && !apply.long_answer && !apply.is_urgent && !apply.is_client);
+        let subscribe = policy("Distribution/Subscribe");
+        assert_eq!(subscribe.class, RequestKind::Read);
+        assert!(subscribe.is_client && subscribe.long_request && subscribe.long_answer);
+        assert!(policy("Kills/Kill").is_urgent && policy("Kills/ListKills").is_unary());
+        assert_eq!(policy("History/RollbackAll").need, AccessLevel::Unscoped(Role::Operator));
+        assert_eq!(policy("Tokens/ListTokens").class, RequestKind::Read);
+        assert!(
+            methods::ALL.len() > 30
+                && methods::ALL.iter().all(|method| of_path(method.path) == of_method(method))
+        );
     }
 
     #[test]
-    fn what_takes_the_options_of_a_write_is_one_and_nothing_else() {
-        let descriptors = FileDescriptorSet::decode(damper_proto::DESCRIPTORS).unwrap();
-        let takes_options = |message: &str| {
-            let named = |name: &str| name.trim_start_matches(PACKAGE.replace('/', ".").as_str()).to_owned();
-            let messages = descriptors.file.iter().flat_map(|file| &file.message_type);
-            let message = messages.into_iter().find(|known| known.name() == named(message)).unwrap();
-            let said = message.field.iter().chain(message.nested_type.iter().flat_map(|inner| &inner.field));
-            said.into_iter().any(|field| field.type_name() == ".damper.v1.WriteOptions")
-        };
-        let ours = descriptors.file.iter().filter(|file| file.package() == "damper.v1");
-        let mut writes = 0;
-        for service in ours.flat_map(|file| &file.service) {
-            for method in &service.method {
-                let path = format!("{PACKAGE}{}/{}", service.name(), method.name());
-                let is_write = of_path(&path).class == RequestKind::Write;
-                assert_eq!(is_write, takes_options(method.input_type()), "{path}");
-                writes += usize::from(is_write);
-            }
-        }
-        assert!(writes > 10, "{writes}");
-    }
-
-    #[test]
-    fn unlisted_method_is_denied() {
+    fn unknown_method_is_denied() {
         for path in [
             "/damper.v1.Rules/Other",
             "/damper.v1.Other/GetRule",

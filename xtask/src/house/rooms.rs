@@ -90,7 +90,12 @@ pub(crate) const LEVELS: [Level; 13] = [
             "handle", "stateful", "registry", "layer",
         ],
     },
-    Level { folder: "proto/src", enforced: true, most: 16, rooms: &["codec", "convert", "manifest"] },
+    Level {
+        folder: "proto/src",
+        enforced: true,
+        most: 16,
+        rooms: &["codec", "methods", "convert", "manifest"],
+    },
     Level {
         folder: "control-plane/src",
         enforced: true,
