@@ -1,5 +1,5 @@
 //! Reads a scenario from YAML (or JSON) strictly: unknown fields are faults, and all faults are reported at
-//! once with their paths.
+//! once with their lines and paths.
 //!
 //! This file checks the shape only: names, units and fields that belong together. `read` runs the scenario's
 //! own check for ranges and references. Rules and guards are manifests, as for `damper apply`; the caller
@@ -42,42 +42,15 @@ pub type ReadManifests<'a> = dyn Fn(Manifests<'_>) -> Result<(Vec<Rule>, Vec<Gua
 /// Reads a scenario and checks it.
 ///
 /// # Errors
-/// All faults with their paths; a YAML error without one.
-pub fn read(text: &str, manifests: &ReadManifests<'_>) -> Result<Scenario, Faults> {
-    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
-    let mut faults = Faults::none();
-    let value: Value = match serde_saphyr::from_str_with_options(text, options) {
-        Ok(value) => value,
-        Err(error) => {
-            faults.add("", error.without_snippet().to_string());
-            return Err(faults);
-        }
-    };
-    let scenario = Fields::read(&value, &mut faults, |fields| scenario(fields, manifests));
-    if let Some(scenario) = &scenario {
+/// All faults with their lines and paths.
+pub fn read(text: &str, manifests: &ReadManifests<'_>) -> Result<Scenario, damper_document::Error> {
+    damper_document::parse_one(text, |value, faults| {
+        let scenario = Fields::read(&value, faults, |fields| scenario(fields, manifests))?;
         let mut found = Faults::none();
         scenario.check(&mut found);
-        // After a fault of the shape a stand-in would be checked, and lists may lack items.
-        let below = |path: &str, parent: &str| {
-            let rest = path.strip_prefix(parent);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        };
-        let lacks =
-            |list: &str, path: &str| path.strip_prefix(list).is_some_and(|rest| rest.starts_with('['));
-        for fault in found.iter() {
-            let is_reported = |known: &damper_core::Fault| {
-                below(&fault.path, &known.path) || lacks(&fault.path, &known.path)
-            };
-            let of_stand_in = faults.iter().any(is_reported);
-            if !of_stand_in {
-                faults.add(&fault.path, &fault.problem);
-            }
-        }
-    }
-    match scenario {
-        Some(scenario) => faults.or(scenario),
-        None => Err(faults),
-    }
+        damper_document::add_others(&found, faults);
+        Some(scenario)
+    })
 }
 
 fn scenario(fields: &mut Fields<'_>, manifests: &ReadManifests<'_>) -> Scenario {

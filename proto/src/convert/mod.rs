@@ -78,11 +78,5 @@ fn add_new(found: &Faults, faults: &mut Faults) {
     }
 }
 
-/// True if the path is `parent` or a part of it.
-#[cfg(feature = "manifest")]
-pub(crate) fn is_at_or_below(path: &str, parent: &str) -> bool {
-    path.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-}
-
 #[cfg(test)]
 pub(crate) mod tests;

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use damper_core::fault::Millis;
 use prost_types::{Duration, Timestamp};
-use serde::de::{Deserializer, Error as _, SeqAccess, Unexpected, Visitor};
+use serde::de::{Deserializer, Error as _, Unexpected, Visitor};
 use serde::ser::{SerializeSeq as _, Serializer};
 use serde::{Deserialize, Serialize};
 
@@ -85,16 +85,11 @@ impl<E: Named> Serialize for Name<E> {
 
 impl<'de, E: Named> Deserialize<'de> for Name<E> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::read(&String::deserialize(deserializer)?)
-    }
-}
-
-impl<E: Named> Name<E> {
-    fn read<F: serde::de::Error>(text: &str) -> Result<Self, F> {
+        let text = String::deserialize(deserializer)?;
         let known = E::all().find(|value| value.name() == text);
         let number = known.map(Into::into).ok_or_else(|| {
             let names: Vec<_> = E::all().map(E::name).collect();
-            F::custom(format!("must be one of {}, not {text:?}", names.join(", ")))
+            D::Error::custom(format!("must be one of {}, not {text:?}", names.join(", ")))
         })?;
         Ok(Self(number, PhantomData))
     }
@@ -113,16 +108,6 @@ impl<E: Named> One<E> {
     }
 }
 
-/// A name in a list; `None` if it was rejected.
-struct Listed<E>(Option<Name<E>>);
-
-impl<'de, E: Named> Deserialize<'de> for Listed<E> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        if text == REFUSED { Ok(Self(None)) } else { Name::read(&text).map(|name| Self(Some(name))) }
-    }
-}
-
 /// An optional number of an enum.
 pub(crate) struct Optional<E>(PhantomData<E>);
 
@@ -135,10 +120,6 @@ impl<E: Named> Optional<E> {
         Ok(Option::<Name<E>>::deserialize(deserializer)?.map(|name| name.0))
     }
 }
-
-/// Stand-in for a rejected name in a list, so that the indexes of later names stay. It is read as a number
-/// outside every enum.
-pub(crate) const REFUSED: &str = "\0refused";
 
 /// A field with a list of numbers of an enum.
 pub(crate) struct Many<E>(PhantomData<E>);
@@ -153,25 +134,7 @@ impl<E: Named> Many<E> {
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i32>, D::Error> {
-        struct List<E>(PhantomData<E>);
-
-        impl<'de, E: Named> Visitor<'de> for List<E> {
-            type Value = Vec<i32>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of names")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<i32>, A::Error> {
-                let mut numbers = Vec::new();
-                while let Some(Listed(number)) = list.next_element::<Listed<E>>()? {
-                    numbers.push(number.map_or(-1, |name| name.0));
-                }
-                Ok(numbers)
-            }
-        }
-
-        deserializer.deserialize_seq(List::<E>(PhantomData))
+        Ok(Vec::<Name<E>>::deserialize(deserializer)?.into_iter().map(|name| name.0).collect())
     }
 }
 
@@ -279,25 +242,12 @@ pub(crate) mod one_duration {
 pub(crate) mod many_durations {
     use super::*;
 
-    /// Stand-in for a rejected duration: not a duration, which conversion rejects too.
-    const NONE: Duration = Duration { seconds: 0, nanos: i32::MIN };
-
-    struct Listed(Duration);
-
-    impl<'de> Deserialize<'de> for Listed {
-        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-            let read = |text: &str| if text == REFUSED { Ok(NONE) } else { Human::read(text) };
-            let read = from.deserialize_any(Text(Human::EXPECTED, read))?;
-            read.map(Self).ok_or_else(|| D::Error::invalid_type(Unexpected::Unit, &Human::EXPECTED))
-        }
-    }
-
     pub(crate) fn serialize<S: Serializer>(wire: &[Duration], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(wire.iter().copied().map(Human))
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Duration>, D::Error> {
-        Ok(Vec::<Listed>::deserialize(from)?.into_iter().map(|listed| listed.0).collect())
+        Ok(Vec::<Human>::deserialize(from)?.into_iter().map(|human| human.0).collect())
     }
 }
 

@@ -10,26 +10,19 @@
 //! documents (separated by `---`, a list of documents, or consecutive JSON objects). All other messages of
 //! the package are printed in the same form: all are `Serialize`. Fields, enums and oneofs have the names of
 //! the .proto files; unknown fields are rejected.
-//!
-//! serde-saphyr reads YAML: it is maintained, has no unsafe code, keeps lines, rejects duplicate keys and
-//! limits the size of expanded anchors.
 
-mod error;
 pub(crate) mod form;
 mod settings;
-mod shape;
-mod strict;
-mod tree;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use damper_core::{Faults, Guard, Rule};
+use damper_document::Value;
+pub use damper_document::{Error, Lines as FieldLines, Problem, field_lines};
 use serde::Serialize;
 
-pub use self::error::{Error, Problem};
 pub use self::settings::{Differing, Settings};
-use self::tree::Tree;
 use crate::{convert, v1};
 
 /// A document and its place in the text.
@@ -55,27 +48,6 @@ pub enum Manifest {
     Guard(v1::Guard),
 }
 
-/// Places of the fields of a document in its text.
-#[derive(Debug)]
-pub struct FieldLines(tree::Lines);
-
-impl FieldLines {
-    /// Returns the line of the field at a path, or of its parent.
-    #[must_use]
-    pub fn of(&self, path: &str) -> u64 {
-        self.0.of(path)
-    }
-}
-
-/// Returns the places of the fields of each document. Separate from [`parse`], since valid texts seldom need
-/// them, and they are larger than the documents.
-///
-/// Omits documents that are not YAML.
-#[must_use]
-pub fn field_lines(bytes: &[u8]) -> Vec<FieldLines> {
-    tree::documents(&mut &*bytes).filter_map(|document| Some(FieldLines(document.ok()?.lines))).collect()
-}
-
 /// Content of documents as core types.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
@@ -93,22 +65,13 @@ const KINDS: &str = "Rule or Guard";
 /// # Errors
 /// All faults of all documents. A syntax error may hide the rest.
 pub fn parse(text: &str) -> Result<Vec<Document>, Error> {
-    let mut documents = Vec::new();
-    let mut problems = Vec::new();
-    for (i, document) in tree::documents(&mut text.as_bytes()).enumerate() {
-        let number = i + 1;
-        match document {
-            Ok(document) => documents.extend(read(number, document, &mut problems)),
-            Err(tree::SyntaxError { line, problem }) => {
-                problems.push(Problem { document: Some(number), line, path: String::new(), problem });
-            }
-        }
-    }
-    if documents.is_empty() && problems.is_empty() {
-        let problem = "no document".to_owned();
-        problems.push(Problem { document: None, line: None, path: String::new(), problem });
-    }
-    if problems.is_empty() { Ok(documents) } else { Err(Error { problems }) }
+    let documents = damper_document::parse(text, manifest)?;
+    let document = |document: damper_document::Document<Manifest>| Document {
+        number: document.number,
+        line: document.line,
+        manifest: document.content,
+    };
+    Ok(documents.into_iter().map(document).collect())
 }
 
 /// Reads and checks every document of the bytes of a file.
@@ -116,35 +79,29 @@ pub fn parse(text: &str) -> Result<Vec<Document>, Error> {
 /// # Errors
 /// As [`parse`]; also if the bytes are not UTF-8.
 pub fn parse_bytes(bytes: &[u8]) -> Result<Vec<Document>, Error> {
-    std::str::from_utf8(bytes).map_err(|error| not_utf8(bytes, error.valid_up_to())).and_then(parse)
+    damper_document::utf8(bytes).and_then(parse)
 }
 
-fn not_utf8(bytes: &[u8], at: usize) -> Error {
-    let before = bytes.iter().take(at);
-    let line = 1 + before.clone().filter(|byte| **byte == b'\n').count();
-    let column = 1 + before.rev().take_while(|byte| **byte != b'\n').count();
-    let problem = format!("byte {column} of the line is not UTF-8");
-    let line = u64::try_from(line).ok();
-    Error { problems: vec![Problem { document: None, line, path: String::new(), problem }] }
-}
-
-/// Reads one document; adds its faults to the problems.
-fn read(number: usize, Tree { value, lines }: Tree, problems: &mut Vec<Problem>) -> Option<Document> {
-    let mut faults = Faults::none();
-    let manifest = shape::manifest(value, &mut faults);
-    let mut found: Vec<_> = faults
-        .iter()
-        .map(|fault| Problem {
-            document: Some(number),
-            line: Some(lines.of(&fault.path)),
-            path: fault.path.clone(),
-            problem: fault.problem.clone(),
-        })
-        .collect();
-    found.sort_by_key(|problem| problem.line);
-    problems.extend(found);
-    let manifest = manifest.filter(|_| faults.is_empty())?;
-    Some(Document { number, line: lines.of(""), manifest })
+/// Reads a document; the result is complete only without faults.
+fn manifest(mut document: Value, faults: &mut Faults) -> Option<Manifest> {
+    let Some(fields) = document.as_object_mut() else {
+        faults.add("", "must be a map that starts with its kind, such as kind: Rule");
+        return None;
+    };
+    let problem = match fields.remove("kind") {
+        Some(Value::String(kind)) if kind == "Rule" => {
+            let convert = |rule| convert::rule(&rule).map(|_| Manifest::Rule(rule));
+            return damper_document::read(document, convert, faults);
+        }
+        Some(Value::String(kind)) if kind == "Guard" => {
+            let convert = |guard| convert::guard(&guard).map(|_| Manifest::Guard(guard));
+            return damper_document::read(document, convert, faults);
+        }
+        Some(kind) => format!("must be {KINDS}, not {kind}"),
+        None => format!("required ({KINDS})"),
+    };
+    faults.add("kind", problem);
+    None
 }
 
 /// Returns the rules and guards of all documents as core types.
@@ -221,7 +178,7 @@ pub fn to_json<M: Clone + Into<Manifest>>(messages: &[M]) -> String {
 /// Writes any message as one YAML document.
 #[must_use]
 pub fn yaml(message: &impl Serialize) -> String {
-    serde_saphyr::to_string(message).expect("a message has only string keys and plain values")
+    damper_document::to_yaml(message)
 }
 
 /// Writes any message as JSON.

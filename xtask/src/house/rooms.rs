@@ -91,6 +91,12 @@ pub(crate) const LEVELS: [Level; 13] = [
         ],
     },
     Level {
+        folder: "proto/document/src",
+        enforced: true,
+        most: 16,
+        rooms: &["error", "strict", "tree", "shape"],
+    },
+    Level {
         folder: "proto/src",
         enforced: true,
         most: 16,

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use damper_control_plane::{Auth, ClientIdentity, PageOrigin, ServerConfig};
 
-use super::{File, Layers};
+use super::{File, Layers, Text};
 
 /// Flags of access.
 #[derive(Args, Debug, Default)]
@@ -90,7 +90,7 @@ impl Layers<'_> {
         &mut self,
         name: &str,
         flags: Vec<T>,
-        in_file: Option<Vec<String>>,
+        in_file: Option<Vec<Text>>,
     ) -> Vec<T> {
         if !flags.is_empty() {
             return flags;
@@ -98,7 +98,10 @@ impl Layers<'_> {
         let variable = format!("DAMPER_{}", name.to_uppercase());
         let (place, texts) = match (self.env)(&variable) {
             Some(text) => (variable, text.split(',').map(|part| part.trim().to_owned()).collect()),
-            None => (format!("{}: {name}", self.file), in_file.unwrap_or_default()),
+            None => {
+                let texts = in_file.into_iter().flatten().map(|Text(text)| text).collect();
+                (format!("{}: {name}", self.file), texts)
+            }
         };
         texts.iter().filter_map(|text: &String| self.read(&place, text)).collect()
     }

@@ -8,20 +8,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use damper_control_plane::ServerConfig;
-use serde::Deserialize;
 
-use super::Layers;
-
-/// Value in the file: text such as `10s`, or a number.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub(super) enum Value {
-    Number(u64),
-    Text(String),
-}
-
-/// The section `limits` of the file.
-pub(super) type Limits = BTreeMap<String, Value>;
+use super::{Layers, Text};
 
 type Set = fn(&mut ServerConfig, &str) -> Result<(), String>;
 
@@ -60,17 +48,17 @@ const ALL: [(&str, Set); 24] = [
     ("slow_consumer_after", |to, text| put(&mut to.slow_consumer_after, time(text))),
 ];
 
-/// Sets the limits from the environment and the file.
-pub(super) fn put_all(layers: &mut Layers<'_>, mut in_file: Limits, settings: &mut ServerConfig) {
+/// Sets the limits from the environment and the section `limits` of the file.
+pub(super) fn put_all(
+    layers: &mut Layers<'_>,
+    mut in_file: BTreeMap<String, Text>,
+    settings: &mut ServerConfig,
+) {
     for (name, set) in ALL {
         let variable = format!("DAMPER_LIMITS_{}", name.to_uppercase());
-        let given = in_file.remove(name).map(|given| match given {
-            Value::Number(number) => number.to_string(),
-            Value::Text(text) => text,
-        });
-        let (place, text) = match ((layers.env)(&variable), given) {
+        let (place, text) = match ((layers.env)(&variable), in_file.remove(name)) {
             (Some(text), _) => (variable, text),
-            (None, Some(text)) => (format!("{}: limits.{name}", layers.file), text),
+            (None, Some(Text(text))) => (format!("{}: limits.{name}", layers.file), text),
             (None, None) => continue,
         };
         if let Err(problem) = set(settings, &text) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use damper_control_plane::{ClientCertificates, Pem, ServerConfig, TlsConfig};
 
-use super::{File, Layers};
+use super::{File, Layers, Text};
 
 /// Flags of the listeners.
 #[derive(Args, Debug, Default)]
@@ -114,8 +114,7 @@ impl ListenerConfig {
         }
         let tls = tls.map(|tls| TlsConfig { client_ca, client_certificates, ..tls });
         let given = args.metrics_plaintext.then_some(true);
-        let metrics_plaintext =
-            layers.pick("metrics_plaintext", given, file.metrics_plaintext.map(|given| given.to_string()));
+        let metrics_plaintext = layers.pick("metrics_plaintext", given, file.metrics_plaintext.take());
         let drain = layers.pick("drain", args.drain, file.drain.take());
         Self { tls, metrics_plaintext, drain }
     }
@@ -129,7 +128,7 @@ impl ListenerConfig {
 
 impl Layers<'_> {
     /// Returns a PEM text: a file from any layer, or the text itself from the environment. Both are a fault.
-    fn pem(&mut self, name: &str, flag: Option<PathBuf>, in_file: Option<String>) -> Option<Pem> {
+    fn pem(&mut self, name: &str, flag: Option<PathBuf>, in_file: Option<Text>) -> Option<Pem> {
         let variable = format!("DAMPER_{}_PEM", name.to_uppercase());
         let text = (self.env)(&variable).map(Pem::Text);
         let path = self.pick::<PathBuf>(name, flag, in_file).map(Pem::File);

@@ -8,6 +8,7 @@ mod access;
 mod limits;
 mod listeners;
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use clap::{Args, ValueEnum};
 use damper_control_plane::{
     AmplificationOutOfRange, HistoryRetention, MaxAmplification, REPLICAS, ServerConfig, StoreUrl,
 };
+use damper_document::Value;
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
@@ -111,30 +113,47 @@ impl FromStr for Log {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
-    listen: Option<String>,
-    store: Option<String>,
-    metrics_listen: Option<String>,
-    history_retention: Option<String>,
-    max_amplification: Option<u64>,
-    log: Option<String>,
-    log_level: Option<String>,
-    etcd_password_file: Option<String>,
-    auth: Option<String>,
-    bootstrap_token_file: Option<String>,
-    page_origin: Option<Vec<String>>,
-    client_identity: Option<Vec<String>>,
-    insecure_allow_plaintext: Option<bool>,
-    tls_cert: Option<String>,
-    tls_key: Option<String>,
-    tls_client_ca: Option<String>,
-    tls_client_certs: Option<String>,
-    metrics_plaintext: Option<bool>,
-    drain: Option<String>,
-    limits: limits::Limits,
-    advertise: Option<String>,
-    peer_ca: Option<String>,
-    peer_name: Option<String>,
-    replicas: Option<u64>,
+    listen: Option<Text>,
+    store: Option<Text>,
+    metrics_listen: Option<Text>,
+    history_retention: Option<Text>,
+    max_amplification: Option<Text>,
+    log: Option<Text>,
+    log_level: Option<Text>,
+    etcd_password_file: Option<Text>,
+    auth: Option<Text>,
+    bootstrap_token_file: Option<Text>,
+    page_origin: Option<Vec<Text>>,
+    client_identity: Option<Vec<Text>>,
+    insecure_allow_plaintext: Option<Text>,
+    tls_cert: Option<Text>,
+    tls_key: Option<Text>,
+    tls_client_ca: Option<Text>,
+    tls_client_certs: Option<Text>,
+    metrics_plaintext: Option<Text>,
+    drain: Option<Text>,
+    limits: BTreeMap<String, Text>,
+    advertise: Option<Text>,
+    peer_ca: Option<Text>,
+    peer_name: Option<Text>,
+    replicas: Option<Text>,
+}
+
+/// Plain value of the file: text, a number, true or false.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Value")]
+struct Text(String);
+
+impl TryFrom<Value> for Text {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, &'static str> {
+        match value {
+            Value::String(text) => Ok(Self(text)),
+            Value::Number(_) | Value::Bool(_) => Ok(Self(value.to_string())),
+            _ => Err("must be a plain value"),
+        }
+    }
 }
 
 /// Settings of the command line, the environment and the file, merged.
@@ -162,24 +181,20 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
         layers.pick::<Address>("metrics_listen", args.metrics_listen.map(Address), file.metrics_listen);
     let retention =
         layers.pick::<Retention>("history_retention", args.history_retention, file.history_retention);
-    let amplification = layers.pick::<Amplification>(
-        "max_amplification",
-        args.max_amplification,
-        file.max_amplification.map(|said| said.to_string()),
-    );
+    let amplification =
+        layers.pick::<Amplification>("max_amplification", args.max_amplification, file.max_amplification);
     let log = layers.pick("log", args.log, file.log);
     let level = layers.pick("log_level", args.log_level, file.log_level);
     let password = layers.pick("etcd_password_file", args.etcd_password_file, file.etcd_password_file);
     let insecure = layers.pick(
         "insecure_allow_plaintext",
         args.insecure_allow_plaintext.then_some(true),
-        file.insecure_allow_plaintext.map(|said| said.to_string()),
+        file.insecure_allow_plaintext,
     );
     let advertise = layers.pick("advertise", args.advertise, file.advertise);
     let peer_ca = layers.pick("peer_ca", args.peer_ca, file.peer_ca);
     let peer_name = layers.pick("peer_name", args.peer_name, file.peer_name);
-    let replicas =
-        layers.pick::<ReplicaCount>("replicas", args.replicas, file.replicas.map(|said| said.to_string()));
+    let replicas = layers.pick::<ReplicaCount>("replicas", args.replicas, file.replicas);
     let log_level = layers.filter(level.as_deref().unwrap_or(DEFAULT_LOG_LEVEL));
     let etcd_password = layers.password(password);
     let store = store.or_else(|| layers.read("the default store", DEFAULT_STORE));
@@ -240,14 +255,12 @@ impl FromStr for Advertised {
 
 impl File {
     fn read(path: &Path) -> Result<Self, CliError> {
-        let fault = |problem: &dyn Display| CliError::Config(vec![format!("{}: {problem}", path.display())]);
-        let bytes = std::fs::read(path).map_err(|error| fault(&error))?;
-        let text = String::from_utf8(bytes).map_err(|_| fault(&"not UTF-8 text"))?;
-        if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
-            return Ok(Self::default());
-        }
-        let options = serde_saphyr::options! { with_snippet: false };
-        serde_saphyr::from_str_with_options(&text, options).map_err(|error| fault(&error))
+        let fault = |problem: &dyn Display| format!("{}: {problem}", path.display());
+        let bytes = std::fs::read(path).map_err(|error| CliError::Config(vec![fault(&error)]))?;
+        let read = damper_document::utf8(&bytes).and_then(|text| {
+            damper_document::parse_one(text, |value, faults| damper_document::read(value, Ok, faults))
+        });
+        read.map_err(|error| CliError::Config(error.problems.iter().map(|problem| fault(problem)).collect()))
     }
 }
 
@@ -264,7 +277,7 @@ impl Layers<'_> {
         &mut self,
         name: &str,
         flag: Option<T>,
-        in_file: Option<String>,
+        in_file: Option<Text>,
     ) -> Option<T> {
         if flag.is_some() {
             return flag;
@@ -273,7 +286,7 @@ impl Layers<'_> {
         if let Some(text) = (self.env)(&variable) {
             return self.read(&variable, &text);
         }
-        self.read(&format!("{}: {name}", self.file), &in_file?)
+        self.read(&format!("{}: {name}", self.file), &in_file?.0)
     }
 
     fn read<T: FromStr<Err: Display>>(&mut self, place: &str, text: &str) -> Option<T> {

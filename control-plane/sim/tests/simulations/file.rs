@@ -20,8 +20,8 @@ strategies: [ { name: none, none: } ]
 ";
 
 fn faults_of(text: &str) -> Vec<String> {
-    let faults = read(text).expect_err("it is wrong");
-    faults.iter().map(|fault| format!("{}: {}", fault.path, fault.problem)).collect()
+    let error = read(text).expect_err("it is wrong");
+    error.problems.iter().map(|problem| format!("{}: {}", problem.path, problem.problem)).collect()
 }
 
 #[test]

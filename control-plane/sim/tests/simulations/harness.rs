@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use damper_core::fault::Faults;
 use damper_core::{Backoff, Guard, Mode, Pattern, Policy, Retry, Rule, Waits};
-use damper_proto::manifest;
+use damper_proto::manifest::{self, Error};
 use damper_sim::file::{self, Manifests};
 use damper_sim::scenario::{
     Arrivals, Load, Method, Peer, RateFrom, Retries, Scenario, Service, Strategy, Target,
@@ -17,7 +17,7 @@ pub(crate) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-pub(crate) fn read(text: &str) -> Result<Scenario, Faults> {
+pub(crate) fn read(text: &str) -> Result<Scenario, Error> {
     file::read(text, &|which| {
         let text = match which {
             Manifests::File(name) => panic!("{name}: tests have their rules at hand"),

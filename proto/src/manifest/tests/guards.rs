@@ -69,7 +69,7 @@ fn guards_are_refused_by_line_field_value_and_bound() {
             "document 1, line 2: key.caller_service: must not be empty",
             "document 1, line 2: key.caller_cluster: must not be empty",
             "document 1, line 2: key.callee_method: must not be empty",
-            "document 1, line 3: owner: invalid type: sequence, expected a string",
+            "document 1, line 3: owner: must be text, not a list",
             r#"document 1, line 5: ceiling.hedge: must be one of allow, forbid, not "never""#,
             "document 1, line 6: ceiling.max_attempts: must be between 1 and 10, not 0",
             "document 1, line 9: ceiling.repeat_limit.ratio: must be between 0.001 and 1, not 2",

@@ -165,7 +165,7 @@ fn wrong_list_entry_is_named_once_and_hides_nothing() {
         "{sum: {parts: [3, {fixed: 4}, {fixed: {delay: -1s}}, {linear: {}}, {}, ~]}}",
         &[
             (".sum.parts[0]", &format!("must be a map with one of {KINDS}")),
-            (".sum.parts[1].fixed", "invalid type: integer `4`, expected struct FixedBackoff"),
+            (".sum.parts[1].fixed", "must be a map, not 4"),
             (
                 ".sum.parts[3]",
                 "unknown variant `linear`, expected one of `none`, `fixed`, `random`, `exponential`, \
@@ -182,7 +182,7 @@ fn wrong_list_entry_is_named_once_and_hides_nothing() {
     check_backoff(
         "{by_code: {codes: [7, {codes: [NOPE], backof: {}}, ~, {codes: [OK], backoff: {none: {}}}]}}",
         &[
-            (".by_code.codes[0]", "invalid type: integer `7`, expected struct CodeBackoff"),
+            (".by_code.codes[0]", "must be a map, not 7"),
             (".by_code.codes[1].backof", "unknown field `backof`, expected `codes` or `backoff`"),
             (
                 ".by_code.codes[1].codes[0]",
@@ -190,7 +190,7 @@ fn wrong_list_entry_is_named_once_and_hides_nothing() {
                  ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED, \
                  OUT_OF_RANGE, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED, not \"NOPE\"",
             ),
-            (".by_code.codes[2]", "invalid type: null, expected struct CodeBackoff"),
+            (".by_code.codes[2]", "must be a map, not null"),
             (".by_code.codes[1].backoff", "required"),
             (".by_code.codes[3].codes[0]", "OK is not a failure"),
         ],

@@ -6,6 +6,7 @@
 mod picture;
 mod tables;
 
+use std::fmt::Display;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -46,7 +47,7 @@ pub(crate) fn run(session: &Session, args: &SimulateArgs) -> Result<(), CliError
     let mut scenario = read(&args.file)?;
     scenario.seed = args.seed.unwrap_or(scenario.seed);
     let began = Instant::now();
-    let outcome = damper_sim::run(&scenario).map_err(|faults| invalid(&args.file, &faults))?;
+    let outcome = damper_sim::run(&scenario).map_err(|faults| invalid(&args.file, faults.iter()))?;
     if args.timing {
         print_message(timing(&outcome, began.elapsed().as_secs_f64()));
     }
@@ -65,15 +66,12 @@ fn read(file: &Path) -> Result<Scenario, CliError> {
         std::fs::read_to_string(file).map_err(|error| sources::unreadable(file, error))?
     };
     let folder = file.parent().unwrap_or(Path::new(""));
-    damper_sim::file::read(&text, &|which| manifests(folder, which)).map_err(|faults| invalid(file, &faults))
+    damper_sim::file::read(&text, &|which| manifests(folder, which))
+        .map_err(|error| invalid(file, error.problems.iter()))
 }
 
-fn invalid(file: &Path, faults: &Faults) -> CliError {
-    let fault = |fault: &damper_core::Fault| match fault.path.as_str() {
-        "" => format!("{}: {}", file.display(), fault.problem),
-        path => format!("{}: {path}: {}", file.display(), fault.problem),
-    };
-    CliError::Data(faults.iter().map(fault).collect())
+fn invalid<'a>(file: &Path, faults: impl Iterator<Item = &'a (impl Display + 'a)>) -> CliError {
+    CliError::Data(faults.map(|fault| format!("{}: {fault}", file.display())).collect())
 }
 
 /// Reads rules and guards of a strategy; paths are relative to the scenario.

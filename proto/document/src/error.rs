@@ -1,8 +1,8 @@
-//! Faults of manifests with document, line and field.
+//! Faults of a text with document, line and field.
 
 use std::fmt;
 
-/// A fault of a manifest.
+/// A fault of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Document of the text, from 1; `None` for the text as a whole.
@@ -13,6 +13,13 @@ pub struct Problem {
     pub path: String,
     /// Problem with the value and the allowed values.
     pub problem: String,
+}
+
+impl Problem {
+    /// Returns a problem of the text as a whole.
+    pub(crate) fn of_text(problem: &str) -> Self {
+        Self { document: None, line: None, path: String::new(), problem: problem.to_owned() }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -34,7 +41,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All faults of a text of manifests, in order; one line each.
+/// All faults of a text, in order; one line each.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Error {
     /// The problems, at least one.

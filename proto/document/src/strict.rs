@@ -1,15 +1,17 @@
 //! Values as serde reads them, without forms that serde would accept by accident.
 //!
-//! Derived code reads a struct from a list of its fields in order, and a oneof from a map whose second entry
-//! it ignores.
+//! Derived code reads a struct from a list of its fields in order, and an enum from a map whose second entry
+//! it ignores. Its faults name types of Rust; those here name the allowed values.
+
+use std::fmt::Display;
 
 use serde::de::value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer};
-use serde::de::{Deserializer, Error as _, IntoDeserializer, Unexpected, Visitor};
+use serde::de::{Deserializer, Error as _, IntoDeserializer, Visitor};
 use serde_json::{Error, Value};
 
 /// A value for strict reading.
 #[derive(Clone, Copy)]
-pub(super) struct Strict<'de>(pub(super) &'de Value);
+pub(crate) struct Strict<'de>(pub(crate) &'de Value);
 
 impl<'de> IntoDeserializer<'de, Error> for Strict<'de> {
     type Deserializer = Self;
@@ -19,8 +21,42 @@ impl<'de> IntoDeserializer<'de, Error> for Strict<'de> {
     }
 }
 
+/// Reads these only from values of their kind.
+macro_rules! only {
+    ($($deserialize:ident: $kind:pat $(if $holds:expr)?, $expected:expr;)*) => {$(
+        fn $deserialize<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+            match self.0 {
+                $kind $(if $holds)? => self.deserialize_any(visitor),
+                other => Err(unexpected(&$expected, other)),
+            }
+        }
+    )*};
+}
+
+fn unexpected(expected: &dyn Display, found: &Value) -> Error {
+    match found {
+        Value::Object(_) => Error::custom(format!("must be {expected}, not a map")),
+        Value::Array(_) => Error::custom(format!("must be {expected}, not a list")),
+        scalar => Error::custom(format!("must be {expected}, not {scalar}")),
+    }
+}
+
+fn whole(most: impl Display) -> String {
+    format!("a whole number from 0 to {most}")
+}
+
 impl<'de> Deserializer<'de> for Strict<'de> {
     type Error = Error;
+
+    only! {
+        deserialize_bool: Value::Bool(_), "true or false";
+        deserialize_str: Value::String(_), "text";
+        deserialize_string: Value::String(_), "text";
+        deserialize_u32: Value::Number(number) if number.as_u64().is_some_and(|n| u32::try_from(n).is_ok()), whole(u32::MAX);
+        deserialize_u64: Value::Number(number) if number.is_u64(), whole(u64::MAX);
+        deserialize_seq: Value::Array(_), "a list";
+        deserialize_map: Value::Object(_), "a map";
+    }
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.0 {
@@ -40,8 +76,8 @@ impl<'de> Deserializer<'de> for Strict<'de> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         match self.0 {
-            Value::Array(_) => Err(Error::invalid_type(Unexpected::Seq, &visitor)),
-            _ => self.deserialize_any(visitor),
+            Value::Object(_) => self.deserialize_any(visitor),
+            other => Err(unexpected(&"a map", other)),
         }
     }
 
@@ -75,7 +111,7 @@ impl<'de> Deserializer<'de> for Strict<'de> {
     }
 
     serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
-        seq tuple tuple_struct map identifier ignored_any
+        i8 i16 i32 i64 i128 u8 u16 u128 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct
+        identifier ignored_any
     }
 }

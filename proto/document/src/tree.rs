@@ -1,8 +1,8 @@
-//! Text to plain values, and where each of them stands.
+//! Text to plain values with their lines.
 //!
-//! Documents are read one by one into a tree that keeps lines, because what is wrong with a field is often
-//! found only later, when the line is no longer known. JSON is read as the YAML that it is; only that several JSON
-//! objects may follow each other, as programs print them, is no YAML, so there each is a text. Duplicate keys are refused; anchors work, but what they may unfold to is bounded.
+//! Documents are read one by one into a tree that keeps lines, because many faults are found later, when the
+//! line is no longer known. JSON is read as YAML. Consecutive JSON objects, as programs print them, are not YAML:
+//! each is read as a text. Duplicate keys are rejected; the size of expanded anchors is limited.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,39 +14,44 @@ use serde_json::{Map, Number, Value};
 use serde_saphyr::{NonFiniteFloatPolicy, Spanned};
 
 /// One document: its values and their lines by path.
-pub(super) struct Tree {
-    pub(super) value: Value,
-    pub(super) lines: Lines,
+pub(crate) struct Tree {
+    pub(crate) value: Value,
+    pub(crate) lines: Lines,
 }
 
-/// Line of each value by path.
+/// Line of each value of a document by path.
 #[derive(Debug, Default)]
-pub(super) struct Lines(HashMap<String, u64>);
+pub struct Lines(HashMap<String, u64>);
 
 impl Lines {
     /// Returns the line of the value at the path, or of its parent.
-    pub(super) fn of(&self, path: &str) -> u64 {
-        let mut path = path;
+    #[must_use]
+    pub fn of(&self, path: &str) -> u64 {
+        self.known(path).unwrap_or_default()
+    }
+
+    /// As [`Lines::of`]; `None` for an empty text.
+    pub(crate) fn known(&self, mut path: &str) -> Option<u64> {
         loop {
             if let Some(line) = self.0.get(path) {
-                return *line;
+                return Some(*line);
             }
-            let Some(end) = path.rfind(['.', '[']) else {
-                return self.0.get("").copied().unwrap_or_default();
-            };
-            path = &path[..end];
+            match path.rfind(['.', '[']) {
+                Some(end) => path = &path[..end],
+                None => return self.0.get("").copied(),
+            }
         }
     }
 }
 
 /// Invalid YAML.
-pub(super) struct SyntaxError {
-    pub(super) line: Option<u64>,
-    pub(super) problem: String,
+pub(crate) struct SyntaxError {
+    pub(crate) line: Option<u64>,
+    pub(crate) problem: String,
 }
 
 /// The documents of a text in order, read on demand. A list of documents counts as several.
-pub(super) fn documents<'a>(text: &'a mut &[u8]) -> Box<dyn Iterator<Item = Result<Tree, SyntaxError>> + 'a> {
+pub(crate) fn documents<'a>(text: &'a mut &[u8]) -> Box<dyn Iterator<Item = Result<Tree, SyntaxError>> + 'a> {
     let Some(objects) = json_objects(text) else { return Box::new(yaml_documents(text, 0)) };
     let text = *text;
     let (mut counted, mut lines) = (0, 0);
@@ -194,12 +199,12 @@ impl<'de> Visitor<'de> for NodeVisitor {
         Ok(Node::Leaf(value.into()))
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "no field holds a number that long; it is refused as such")]
+    #[allow(clippy::cast_precision_loss, reason = "no field allows numbers of this size")]
     fn visit_i128<E: serde::de::Error>(self, value: i128) -> Result<Node, E> {
         self.visit_f64(value as f64)
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "no field holds a number that long; it is refused as such")]
+    #[allow(clippy::cast_precision_loss, reason = "no field allows numbers of this size")]
     fn visit_u128<E: serde::de::Error>(self, value: u128) -> Result<Node, E> {
         self.visit_f64(value as f64)
     }
