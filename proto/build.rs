@@ -2,9 +2,9 @@
 //!
 //! The files are compiled by protox, so that building needs no `protoc`. The descriptor set is kept for
 //! server reflection. Servers and clients are generated apart, because only servers read with our own codec
-//! (see `src/codec.rs`). With the feature `manifest` every message also gets its text form; which form a field
-//! has follows from its type alone (see `src/manifest/form.rs`). The table of methods (`src/methods.rs`) comes
-//! from their option `access`. Nothing generated is in git.
+//! (see `src/codec.rs`). The table of methods (`src/methods.rs`) comes from their option `access`. With the
+//! feature `manifest` every message also gets its text form; the form of a field follows from its type alone
+//! (see `src/manifest/form.rs`). Nothing generated is in git.
 
 use std::{env, fs, path::PathBuf};
 

@@ -1,8 +1,8 @@
 //! Wire format of Damper: messages and services of `damper.v1`.
 //!
 //! [`v1`] is generated from the .proto files, [`convert`] turns its messages into the engine's types and
-//! back, [`codec`] is the codec of servers, [`methods`] lists the access of each method; the feature `manifest` adds a text form. Ranges and defaults are
-//! the engine's.
+//! back, [`codec`] is the codec of servers, [`methods`] lists the access of each method; the feature
+//! `manifest` adds a text form. Ranges and defaults are the engine's.
 
 pub mod codec;
 pub mod convert;

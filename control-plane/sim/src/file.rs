@@ -1,26 +1,28 @@
 //! Reads a scenario from YAML (or JSON) strictly: unknown fields are faults, and all faults are reported at
 //! once with their lines and paths.
 //!
-//! This file checks the shape only: names, units and fields that belong together. `read` runs the scenario's
-//! own check for ranges and references. Rules and guards are manifests, as for `damper apply`; the caller
-//! reads them, since this crate does not depend on the wire format.
+//! serde reads the types of this file. Their conversion to the scenario finds missing fields and those that
+//! conflict; the scenario's own check finds ranges and references. Rules and guards are manifests, as for
+//! `damper apply`; the caller reads them, since this crate does not depend on the wire format.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use damper_core::fault::Faults;
 use damper_core::{Code, Guard, Ratio, Rule};
-use serde_json::Value;
+use damper_document::Value;
+use serde::Deserialize;
 
-use self::fields::Fields;
-use self::peer::peer;
 use crate::scenario::{
-    Arrivals, Balance, DURATION, Fault, FaultKind, Flapping, Load, Method, Peer, RateFrom, Retries, Scenario,
-    Service, Strategy, Target,
+    Arrivals, Balance, DURATION, Fault, FaultKind, Flapping, Load, Method, RateFrom, Scenario, Service,
+    Target,
 };
 use crate::spread::Spread;
+use crate::values::{RateMilli, list, optional, plain, present};
 
-mod fields;
-mod peer;
+use self::strategy::StrategyFile;
+
+mod strategy;
 
 /// Default seed.
 pub const DEFAULT_SEED: u64 = 1;
@@ -45,289 +47,311 @@ pub type ReadManifests<'a> = dyn Fn(Manifests<'_>) -> Result<(Vec<Rule>, Vec<Gua
 /// All faults with their lines and paths.
 pub fn read(text: &str, manifests: &ReadManifests<'_>) -> Result<Scenario, damper_document::Error> {
     damper_document::parse_one(text, |value, faults| {
-        let scenario = Fields::read(&value, faults, |fields| scenario(fields, manifests))?;
-        let mut found = Faults::none();
-        scenario.check(&mut found);
-        damper_document::add_others(&found, faults);
-        Some(scenario)
+        damper_document::read(value, |file: ScenarioFile| file.scenario(manifests), faults)
     })
 }
 
-fn scenario(fields: &mut Fields<'_>, manifests: &ReadManifests<'_>) -> Scenario {
-    Scenario {
-        name: fields.text("name").unwrap_or_default(),
-        duration: fields.duration("duration").unwrap_or_else(|| {
-            fields.missing("duration");
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ScenarioFile {
+    name: String,
+    #[serde(deserialize_with = "optional")]
+    duration: Option<Duration>,
+    seed: Option<u64>,
+    network: Option<Spread>,
+    services: BTreeMap<String, ServiceFile>,
+    load: Vec<LoadFile>,
+    faults: Vec<FaultFile>,
+    strategies: Vec<StrategyFile>,
+}
+
+impl ScenarioFile {
+    fn scenario(self, manifests: &ReadManifests<'_>) -> Result<Scenario, Faults> {
+        let mut faults = Faults::none();
+        let scenario = Scenario {
+            name: self.name,
             // Any time in it is valid.
-            DURATION.max
-        }),
-        seed: fields.number("seed").unwrap_or(DEFAULT_SEED),
-        network: fields.part("network", spread).unwrap_or(Spread::Fixed(DEFAULT_NETWORK)),
-        services: fields.named("services", service),
-        load: fields.list("load", |value, faults| Fields::read(value, faults, load)),
-        faults: fields.list("faults", |value, faults| Fields::read(value, faults, fault)),
-        strategies: fields.list("strategies", |value, faults| {
-            Fields::read(value, faults, |fields| strategy(fields, manifests))
-        }),
-    }
-}
-
-fn service(name: &str, fields: &mut Fields<'_>) -> Service {
-    let default = Service::new(name, Vec::new());
-    Service {
-        name: name.to_owned(),
-        instances: fields.number("instances").unwrap_or(default.instances),
-        workers: fields.number("workers"),
-        queue: fields.number("queue"),
-        full: fields.part("full", code).unwrap_or(default.full),
-        full_cost: fields.part("full_cost", ratio).unwrap_or(default.full_cost),
-        holds_worker: fields.flag("holds_worker").unwrap_or(default.holds_worker),
-        cancellable: fields.flag("cancellable").unwrap_or(default.cancellable),
-        balance: fields
-            .one_of(
-                "balance",
-                &[
-                    ("random", Balance::Random),
-                    ("round_robin", Balance::RoundRobin),
-                    ("balanced", Balance::Balanced),
-                ],
-            )
-            .unwrap_or_default(),
-        methods: fields.named("methods", |name, fields| Method {
-            name: name.to_owned(),
-            time: fields.part("time", spread).unwrap_or_else(|| {
-                fields.missing("time");
-                Spread::Fixed(Duration::ZERO)
+            duration: required(self.duration, "duration", DURATION.max, &mut faults),
+            seed: self.seed.unwrap_or(DEFAULT_SEED),
+            network: self.network.unwrap_or(Spread::Fixed(DEFAULT_NETWORK)),
+            services: self
+                .services
+                .into_iter()
+                .map(|(name, file)| file.service(&name, &mut faults))
+                .collect(),
+            load: items("load", self.load, |path, file| file.load(path, &mut faults)),
+            faults: items("faults", self.faults, |path, file| file.fault(path, &mut faults)),
+            strategies: items("strategies", self.strategies, |path, file| {
+                file.strategy(path, manifests, &mut faults)
             }),
-            calls: fields.list("calls", stage),
-        }),
-    }
-}
-
-/// `stock shop.v1.Stock/Take`, or a list of concurrent calls.
-fn stage(value: &Value, faults: &mut Faults) -> Option<Vec<Target>> {
-    let Value::Array(together) = value else { return target(value, faults).map(|target| vec![target]) };
-    Some(together.iter().filter_map(|value| target(value, faults)).collect())
-}
-
-fn target(value: &Value, faults: &mut Faults) -> Option<Target> {
-    let words: Vec<_> = value.as_str().unwrap_or_default().split_whitespace().collect();
-    if let [service, method] = words[..] {
-        return Some(Target::new(service, method));
-    }
-    faults
-        .add("", format!("must be a service and a method, such as `stock shop.v1.Stock/Take`, not {value}"));
-    None
-}
-
-fn load(fields: &mut Fields<'_>) -> Load {
-    let kinds = (fields.fields("open", open), fields.fields("closed", closed));
-    let arrivals = match kinds {
-        (Some(arrivals), None) | (None, Some(arrivals)) => arrivals,
-        (Some(arrivals), Some(_)) => {
-            fields.problem("closed", "conflicts with `open`");
-            arrivals
-        }
-        (None, None) => {
-            fields.problem("", "requires `open` or `closed`");
-            let rates = vec![RateFrom { from: Duration::ZERO, milli_per_second: 1 }];
-            Arrivals::Open { even: false, rates }
-        }
-    };
-    Load {
-        caller: fields.text("caller").unwrap_or_else(|| {
-            fields.missing("caller");
-            "unknown".to_owned()
-        }),
-        processes: fields.number("processes").unwrap_or(1),
-        call: fields.part("call", target).unwrap_or_else(|| {
-            fields.missing("call");
-            Target::new("", "")
-        }),
-        timeout: fields.duration("timeout"),
-        bare: fields.flag("bare").unwrap_or(false),
-        restart: fields.duration("restart"),
-        arrivals,
-    }
-}
-
-fn open(fields: &mut Fields<'_>) -> Arrivals {
-    let even = fields.flag("even").unwrap_or(false);
-    let rate = fields.part("rate", per_second);
-    let mut rates = fields.list("rates", |value, faults| {
-        Fields::read(value, faults, |fields| RateFrom {
-            from: fields.duration("from").unwrap_or_default(),
-            milli_per_second: fields.part("rate", per_second).unwrap_or_else(|| {
-                fields.missing("rate");
-                0
-            }),
-        })
-    });
-    match (rate, rates.is_empty()) {
-        (Some(milli_per_second), true) => rates.push(RateFrom { from: Duration::ZERO, milli_per_second }),
-        (Some(_), false) => fields.problem("rate", "conflicts with `rates`"),
-        (None, true) if !fields.has("rate") => fields.problem("", "requires `rate` or `rates`"),
-        (None, true) => {}
-        (None, false) => {}
-    }
-    Arrivals::Open { even, rates }
-}
-
-fn closed(fields: &mut Fields<'_>) -> Arrivals {
-    let users = fields.number("users").unwrap_or_else(|| {
-        fields.missing("users");
-        1
-    });
-    Arrivals::Closed { users, think: fields.part("think", spread).unwrap_or(Spread::Fixed(Duration::ZERO)) }
-}
-
-fn fault(fields: &mut Fields<'_>) -> Fault {
-    let share = |fields: &mut Fields<'_>| fields.part("share", ratio).unwrap_or(Ratio::ONE);
-    let kinds = [
-        fields.fields("error", |fields| FaultKind::Error {
-            code: fields.part("code", code).unwrap_or(Code::Unavailable),
-            share: share(fields),
-        }),
-        fields.fields("slow", |fields| FaultKind::Slow {
-            add: fields.duration("add").unwrap_or_default(),
-            factor: fields.part("factor", ratio).unwrap_or(Ratio::ONE),
-            share: share(fields),
-        }),
-        fields.fields("no_answer", |fields| FaultKind::NoAnswer { share: share(fields) }),
-        fields.fields("lost_answer", |fields| FaultKind::LostAnswer { share: share(fields) }),
-        fields.fields("crash", |_| FaultKind::Crash),
-        fields.fields("workers", |fields| FaultKind::Workers {
-            count: fields.number("count").unwrap_or_else(|| {
-                fields.missing("count");
-                0
-            }),
-        }),
-    ];
-    let mut kinds = kinds.into_iter().flatten();
-    let (kind, second) = (kinds.next(), kinds.next());
-    if kind.is_none() || second.is_some() {
-        fields.problem("", "requires one of error, slow, no_answer, lost_answer, crash, workers");
-    }
-    let flapping = match (fields.duration("period"), fields.duration("on")) {
-        (Some(period), Some(on)) => Some(Flapping { period, on }),
-        (None, None) => None,
-        _ => {
-            fields.problem("", "requires both `period` and `on`, or neither");
-            None
-        }
-    };
-    Fault {
-        service: fields.text("service").unwrap_or_else(|| {
-            fields.missing("service");
-            String::new()
-        }),
-        method: fields.text("method"),
-        instances: fields.number("instances"),
-        from: fields.duration("from").unwrap_or_default(),
-        until: fields.duration("until"),
-        flapping,
-        kind: kind.unwrap_or(FaultKind::Crash),
-    }
-}
-
-fn strategy(fields: &mut Fields<'_>, manifests: &ReadManifests<'_>) -> Strategy {
-    let given = ["none", "peer", "damper"].into_iter().filter(|kind| fields.has(kind)).count();
-    if given != 1 {
-        fields.problem("", "requires one of none, peer, damper");
-    }
-    let kinds = [
-        fields.fields("none", |_| Retries::Peer(Peer::naive(1))),
-        fields.fields("peer", |fields| Retries::Peer(peer(fields))),
-        damper(fields, manifests),
-    ];
-    Strategy {
-        name: fields.text("name").unwrap_or_else(|| {
-            fields.missing("name");
-            String::new()
-        }),
-        retries: kinds.into_iter().flatten().next().unwrap_or(Retries::Peer(Peer::naive(1))),
-    }
-}
-
-/// Name of a file, or a list of file names and manifests.
-fn damper(fields: &mut Fields<'_>, manifests: &ReadManifests<'_>) -> Option<Retries> {
-    let read = |value: &Value, faults: &mut Faults| {
-        let which = match value {
-            Value::String(file) => Manifests::File(file),
-            inline => Manifests::Inline(inline),
         };
-        manifests(which).map_err(|found| faults.nest("", found)).ok()
-    };
-    let all = if fields.is_text("damper") {
-        vec![fields.part("damper", read)?]
-    } else {
-        fields.list("damper", read)
-    };
-    if !fields.has("damper") {
-        return None;
+        let mut found = Faults::none();
+        scenario.check(&mut found);
+        damper_document::add_others(&found, &mut faults);
+        faults.or(scenario)
     }
-    let (rules, guards): (Vec<_>, Vec<_>) = all.into_iter().unzip();
-    Some(Retries::Damper { rules: rules.concat(), guards: guards.concat() })
 }
 
-fn spread(value: &Value, faults: &mut Faults) -> Option<Spread> {
-    if value.is_string() {
-        return fields::duration(value, faults).map(Spread::Fixed);
-    }
-    let kinds = Fields::read(value, faults, |fields| {
-        let length = |fields: &mut Fields<'_>, name| {
-            fields.duration(name).unwrap_or_else(|| {
-                fields.missing(name);
-                Duration::from_millis(1)
-            })
+/// Converts the items of a list with their paths.
+fn items<F, T>(list: &str, files: Vec<F>, mut convert: impl FnMut(&str, F) -> T) -> Vec<T> {
+    files.into_iter().enumerate().map(|(i, file)| convert(&format!("{list}[{i}]"), file)).collect()
+}
+
+/// Returns the value, or the stand-in with a fault.
+fn required<T>(value: Option<T>, path: impl Into<String>, stand_in: T, faults: &mut Faults) -> T {
+    value.unwrap_or_else(|| {
+        faults.add(path, "required");
+        stand_in
+    })
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ServiceFile {
+    instances: Option<u32>,
+    workers: Option<u32>,
+    queue: Option<u32>,
+    #[serde(deserialize_with = "optional")]
+    full: Option<Code>,
+    #[serde(deserialize_with = "optional")]
+    full_cost: Option<Ratio>,
+    holds_worker: bool,
+    cancellable: bool,
+    #[serde(deserialize_with = "plain")]
+    balance: Balance,
+    methods: BTreeMap<String, MethodFile>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct MethodFile {
+    time: Option<Spread>,
+    #[serde(deserialize_with = "list")]
+    calls: Vec<Vec<Target>>,
+}
+
+impl ServiceFile {
+    fn service(self, name: &str, faults: &mut Faults) -> Service {
+        let default = Service::new(name, Vec::new());
+        let method = |(method, file): (String, MethodFile)| Method {
+            time: required(
+                file.time,
+                format!("services.{name}.methods.{method}.time"),
+                Spread::Fixed(Duration::ZERO),
+                faults,
+            ),
+            name: method,
+            calls: file.calls,
         };
+        Service {
+            methods: self.methods.into_iter().map(method).collect(),
+            instances: self.instances.unwrap_or(default.instances),
+            workers: self.workers,
+            queue: self.queue,
+            full: self.full.unwrap_or(default.full),
+            full_cost: self.full_cost.unwrap_or(default.full_cost),
+            holds_worker: self.holds_worker,
+            cancellable: self.cancellable,
+            balance: self.balance,
+            ..default
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LoadFile {
+    caller: Option<String>,
+    processes: Option<u32>,
+    #[serde(deserialize_with = "optional")]
+    call: Option<Target>,
+    #[serde(deserialize_with = "optional")]
+    timeout: Option<Duration>,
+    bare: bool,
+    #[serde(deserialize_with = "optional")]
+    restart: Option<Duration>,
+    open: Option<OpenFile>,
+    closed: Option<ClosedFile>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct OpenFile {
+    even: bool,
+    #[serde(deserialize_with = "optional")]
+    rate: Option<RateMilli>,
+    rates: Vec<RateFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RateFile {
+    #[serde(default, deserialize_with = "plain")]
+    from: Duration,
+    #[serde(deserialize_with = "plain")]
+    rate: RateMilli,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClosedFile {
+    users: u32,
+    think: Option<Spread>,
+}
+
+impl LoadFile {
+    fn load(self, path: &str, faults: &mut Faults) -> Load {
+        let arrivals = match (self.open, self.closed) {
+            (Some(open), closed) => {
+                if closed.is_some() {
+                    faults.add(format!("{path}.closed"), "conflicts with `open`");
+                }
+                open.arrivals(&format!("{path}.open"), faults)
+            }
+            (None, Some(ClosedFile { users, think })) => {
+                Arrivals::Closed { users, think: think.unwrap_or(Spread::Fixed(Duration::ZERO)) }
+            }
+            (None, None) => {
+                faults.add(path, "requires `open` or `closed`");
+                Arrivals::Open { even: false, rates: Vec::new() }
+            }
+        };
+        Load {
+            caller: required(self.caller, format!("{path}.caller"), String::new(), faults),
+            processes: self.processes.unwrap_or(1),
+            call: required(self.call, format!("{path}.call"), Target::new("", ""), faults),
+            timeout: self.timeout,
+            bare: self.bare,
+            restart: self.restart,
+            arrivals,
+        }
+    }
+}
+
+impl OpenFile {
+    fn arrivals(self, path: &str, faults: &mut Faults) -> Arrivals {
+        let rate = |file: RateFile| RateFrom { from: file.from, milli_per_second: file.rate.0 };
+        let mut rates: Vec<_> = self.rates.into_iter().map(rate).collect();
+        match self.rate {
+            Some(_) if !rates.is_empty() => faults.add(format!("{path}.rate"), "conflicts with `rates`"),
+            Some(RateMilli(milli_per_second)) => {
+                rates.push(RateFrom { from: Duration::ZERO, milli_per_second })
+            }
+            None if rates.is_empty() => faults.add(path, "requires `rate` or `rates`"),
+            None => {}
+        }
+        Arrivals::Open { even: self.even, rates }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct FaultFile {
+    service: Option<String>,
+    method: Option<String>,
+    instances: Option<u32>,
+    #[serde(deserialize_with = "plain")]
+    from: Duration,
+    #[serde(deserialize_with = "optional")]
+    until: Option<Duration>,
+    #[serde(deserialize_with = "optional")]
+    period: Option<Duration>,
+    #[serde(deserialize_with = "optional")]
+    on: Option<Duration>,
+    #[serde(deserialize_with = "present")]
+    error: Option<ErrorFile>,
+    #[serde(deserialize_with = "present")]
+    slow: Option<SlowFile>,
+    #[serde(deserialize_with = "present")]
+    no_answer: Option<ShareFile>,
+    #[serde(deserialize_with = "present")]
+    lost_answer: Option<ShareFile>,
+    #[serde(deserialize_with = "present")]
+    crash: Option<Empty>,
+    workers: Option<WorkersFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ErrorFile {
+    #[serde(deserialize_with = "plain")]
+    code: Code,
+    #[serde(deserialize_with = "plain")]
+    share: Ratio,
+}
+
+impl Default for ErrorFile {
+    fn default() -> Self {
+        Self { code: Code::Unavailable, share: Ratio::ONE }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct SlowFile {
+    #[serde(deserialize_with = "plain")]
+    add: Duration,
+    #[serde(deserialize_with = "plain")]
+    factor: Ratio,
+    #[serde(deserialize_with = "plain")]
+    share: Ratio,
+}
+
+impl Default for SlowFile {
+    fn default() -> Self {
+        Self { add: Duration::ZERO, factor: Ratio::ONE, share: Ratio::ONE }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ShareFile {
+    #[serde(deserialize_with = "plain")]
+    share: Ratio,
+}
+
+impl Default for ShareFile {
+    fn default() -> Self {
+        Self { share: Ratio::ONE }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WorkersFile {
+    count: u32,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Empty {}
+
+impl FaultFile {
+    fn fault(self, path: &str, faults: &mut Faults) -> Fault {
         let kinds = [
-            fields.fields("uniform", |fields| Spread::Uniform {
-                min: fields.duration("min").unwrap_or_default(),
-                max: length(fields, "max"),
-            }),
-            fields.fields("exponential", |fields| Spread::Exponential { mean: length(fields, "mean") }),
-            fields.fields("lognormal", |fields| Spread::LogNormal {
-                median: length(fields, "median"),
-                p99: length(fields, "p99"),
-            }),
-            list(fields),
+            self.error.map(|ErrorFile { code, share }| FaultKind::Error { code, share }),
+            self.slow.map(|SlowFile { add, factor, share }| FaultKind::Slow { add, factor, share }),
+            self.no_answer.map(|ShareFile { share }| FaultKind::NoAnswer { share }),
+            self.lost_answer.map(|ShareFile { share }| FaultKind::LostAnswer { share }),
+            self.crash.map(|Empty {}| FaultKind::Crash),
+            self.workers.map(|WorkersFile { count }| FaultKind::Workers { count }),
         ];
-        let kinds: Vec<_> = kinds.into_iter().flatten().collect();
-        if kinds.len() != 1 {
-            fields.problem("", "must be a duration, or one of uniform, exponential, lognormal, list");
+        let mut kinds = kinds.into_iter().flatten();
+        let (kind, second) = (kinds.next(), kinds.next());
+        if kind.is_none() || second.is_some() {
+            faults.add(path, "requires one of error, slow, no_answer, lost_answer, crash, workers");
         }
-        kinds.into_iter().next()
-    });
-    kinds.flatten()
-}
-
-fn list(fields: &mut Fields<'_>) -> Option<Spread> {
-    let all = fields.list("list", fields::duration);
-    fields.has("list").then_some(Spread::List(all))
-}
-
-fn code(value: &Value, faults: &mut Faults) -> Option<Code> {
-    let known = Code::ALL.into_iter().find(|code| value.as_str() == Some(code.name()));
-    if known.is_none() {
-        faults.add("", format!("must be a gRPC code, such as UNAVAILABLE, not {value}"));
-    }
-    known
-}
-
-/// A number in steps of 0.0001.
-fn ratio(value: &Value, faults: &mut Faults) -> Option<Ratio> {
-    let parts = fields::decimal(value, 10_000, faults)?;
-    match u32::try_from(parts) {
-        Ok(bp) => Some(Ratio::from_bp(bp)),
-        Err(_) => {
-            faults.add("", format!("must be at most {}, not {value}", u32::MAX / 10_000));
-            None
+        if self.period.is_some() != self.on.is_some() {
+            faults.add(path, "requires both `period` and `on`, or neither");
+        }
+        Fault {
+            service: required(self.service, format!("{path}.service"), String::new(), faults),
+            method: self.method,
+            instances: self.instances,
+            from: self.from,
+            until: self.until,
+            flapping: self.period.zip(self.on).map(|(period, on)| Flapping { period, on }),
+            kind: kind.unwrap_or(FaultKind::Crash),
         }
     }
-}
-
-/// Calls per second, in thousandths.
-fn per_second(value: &Value, faults: &mut Faults) -> Option<u64> {
-    fields::decimal(value, 1_000, faults)
 }

@@ -18,6 +18,7 @@ mod random;
 pub mod scenario;
 mod spread;
 mod trace;
+mod values;
 mod what_if;
 mod world;
 

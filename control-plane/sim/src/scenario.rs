@@ -11,12 +11,14 @@ use std::time::Duration;
 
 use damper_core::fault::Bounds;
 use damper_core::{Code, Guard, Ratio, Rule};
+use damper_document::Value;
 
 pub use self::peer::{
     ATTEMPTS, MAX_TOKENS, MIN_PER_SEC, Peer, PeerBackoff, PeerBudget, PeerCap, PeerJitter, PeerQuota,
     PeerThrottling, RETRY_PERCENT, TOKEN_RATIO, TOKENS, TTL,
 };
 use crate::spread::Spread;
+use crate::values::{Plain, one_of};
 
 mod check;
 mod peer;
@@ -314,5 +316,35 @@ impl Fault {
     /// Bounds of the fault within a simulation of this length.
     pub(crate) fn span(&self, duration: Duration) -> (Duration, Duration) {
         (self.from, self.until.unwrap_or(duration).min(duration))
+    }
+}
+
+impl Plain for Target {
+    fn read(value: &Value) -> Result<Self, String> {
+        let words: Vec<_> = value.as_str().unwrap_or_default().split_whitespace().collect();
+        match words[..] {
+            [service, method] => Ok(Self::new(service, method)),
+            _ => Err(format!(
+                "must be a service and a method, such as `stock shop.v1.Stock/Take`, not {value}"
+            )),
+        }
+    }
+}
+
+impl Plain for Vec<Target> {
+    /// A call, or a list of concurrent calls.
+    fn read(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::Array(together) => together.iter().map(Target::read).collect(),
+            one => Target::read(one).map(|target| vec![target]),
+        }
+    }
+}
+
+impl Plain for Balance {
+    fn read(value: &Value) -> Result<Self, String> {
+        let choices =
+            [("random", Self::Random), ("round_robin", Self::RoundRobin), ("balanced", Self::Balanced)];
+        one_of(value, &choices)
     }
 }

@@ -7,11 +7,16 @@
 //! Log-normal: `median x e^(s x z)` with z standard normal (Box-Muller) and `s = ln(p99 / median) / 2.3263`,
 //! so that the two values commonly known of a service are the settings.
 
+use std::fmt;
 use std::time::Duration;
 
 use damper_core::fault::{Bounds, Faults};
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use crate::random::Random;
+use crate::values::{Plain as _, list, plain};
 
 /// Any parameter of a distribution.
 pub const LENGTH: Bounds<Duration> = Bounds { min: Duration::ZERO, max: Duration::from_secs(3600) };
@@ -47,6 +52,80 @@ pub enum Spread {
     },
     /// One of these measured values, equally likely.
     List(Vec<Duration>),
+}
+
+/// A distribution as a map: one of these.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct SpreadMap {
+    uniform: Option<Uniform>,
+    exponential: Option<Exponential>,
+    lognormal: Option<LogNormal>,
+    list: Option<List>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Uniform {
+    #[serde(default, deserialize_with = "plain")]
+    min: Duration,
+    #[serde(deserialize_with = "plain")]
+    max: Duration,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Exponential {
+    #[serde(deserialize_with = "plain")]
+    mean: Duration,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LogNormal {
+    #[serde(deserialize_with = "plain")]
+    median: Duration,
+    #[serde(deserialize_with = "plain")]
+    p99: Duration,
+}
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct List(#[serde(deserialize_with = "list")] Vec<Duration>);
+
+impl<'de> Deserialize<'de> for Spread {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+
+        impl<'de> Visitor<'de> for Read {
+            type Value = Spread;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration, or one of uniform, exponential, lognormal, list")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Spread, E> {
+                Duration::read(&text.into()).map(Spread::Fixed).map_err(E::custom)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Spread, A::Error> {
+                let read = SpreadMap::deserialize(MapAccessDeserializer::new(map))?;
+                let kinds = [
+                    read.uniform.map(|Uniform { min, max }| Spread::Uniform { min, max }),
+                    read.exponential.map(|Exponential { mean }| Spread::Exponential { mean }),
+                    read.lognormal.map(|LogNormal { median, p99 }| Spread::LogNormal { median, p99 }),
+                    read.list.map(|List(all)| Spread::List(all)),
+                ];
+                let mut kinds = kinds.into_iter().flatten();
+                match (kinds.next(), kinds.next()) {
+                    (Some(only), None) => Ok(only),
+                    _ => Err(A::Error::custom("must be one of uniform, exponential, lognormal, list")),
+                }
+            }
+        }
+
+        from.deserialize_any(Read)
+    }
 }
 
 impl Spread {

@@ -1,7 +1,7 @@
 //! Access levels and kinds of all methods.
 //!
-//! Those of `damper.v1` come from the option `access` in the .proto files. docs/security.md has the same table,
-//! checked by a test. An unknown method is denied to all callers.
+//! Those of `damper.v1` come from the option `access` in the .proto files. docs/security.md has the same
+//! table, checked by a test. An unknown method is denied to all callers.
 
 use damper_net::connection::AnswerKind;
 use damper_net::limits::RequestKind;

@@ -1,7 +1,7 @@
 //! Strict reading of YAML and JSON: all faults of a text at once, each with document, line and path.
 //!
-//! [`parse`] reads the documents of a text into plain values that keep their lines. [`read`] turns a value into a
-//! type by serde, with all values of a wrong shape, and converts it, with all values out of range.
+//! [`parse`] reads the documents of a text into plain values that keep their lines. [`read`] turns a value
+//! into a type by serde, with all values of a wrong shape, and converts it, with all values out of range.
 //!
 //! serde-saphyr reads YAML: it is maintained, has no unsafe code, keeps lines, rejects duplicate keys and
 //! limits the size of expanded anchors.

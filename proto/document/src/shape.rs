@@ -30,7 +30,7 @@ pub fn read<M: DeserializeOwned, T>(
             Err(error) => error,
         };
         let path: Vec<&Segment> = error.path().iter().collect();
-        faults.add(removed.original(&shown(&path)), error.inner().to_string());
+        add_shape(removed.original(&shown(&path)), &error.inner().to_string(), faults);
         if !removed.remove(&mut value, &path) {
             return None;
         }
@@ -38,12 +38,24 @@ pub fn read<M: DeserializeOwned, T>(
     None
 }
 
-/// Adds faults, except those of a field or its parents that has a fault already: there only a stand-in was
-/// checked.
+/// Adds a value of a wrong shape, unless a part of it was removed before.
+fn add_shape(path: String, problem: &str, faults: &mut Faults) {
+    if faults.iter().any(|known| known.path != path && is_at_or_below(&known.path, &path)) {
+        return;
+    }
+    match problem.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
+        Some(field) if path.is_empty() => faults.add(field, "required"),
+        Some(field) => faults.add(format!("{path}.{field}"), "required"),
+        None => faults.add(path, problem),
+    }
+}
+
+/// Adds faults, except those of a field that has a fault already, and of the map or list that lacks it: only
+/// a stand-in was checked there.
 pub fn add_others(found: &Faults, faults: &mut Faults) {
     let known: Vec<String> = faults.iter().map(|fault| fault.path.clone()).collect();
     for fault in found.iter() {
-        let follows = |path: &String| is_at_or_below(path, &fault.path) || is_at_or_below(&fault.path, path);
+        let follows = |path: &String| lacks(&fault.path, path) || is_at_or_below(&fault.path, path);
         if !known.iter().any(follows) {
             faults.add(&fault.path, &fault.problem);
         }
@@ -53,6 +65,14 @@ pub fn add_others(found: &Faults, faults: &mut Faults) {
 /// True if the path is `parent` or a part of it.
 fn is_at_or_below(path: &str, parent: &str) -> bool {
     path.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// True if the path is a field of the map at `parent` or in its list, or in the list at `parent`.
+fn lacks(parent: &str, path: &str) -> bool {
+    path.strip_prefix(parent).is_some_and(|rest| match rest.strip_prefix('.') {
+        Some(field) => !field.contains('.'),
+        None => rest.starts_with('['),
+    })
 }
 
 /// Items removed from lists: the path of the list and the index, both as in the text.

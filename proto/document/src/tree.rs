@@ -1,8 +1,8 @@
 //! Text to plain values with their lines.
 //!
 //! Documents are read one by one into a tree that keeps lines, because many faults are found later, when the
-//! line is no longer known. JSON is read as YAML. Consecutive JSON objects, as programs print them, are not YAML:
-//! each is read as a text. Duplicate keys are rejected; the size of expanded anchors is limited.
+//! line is no longer known. JSON is read as YAML. Consecutive JSON objects, as programs print them, are not
+//! YAML: each is read as a text. Duplicate keys are rejected; the size of expanded anchors is limited.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -140,8 +140,8 @@ pub(crate) const LEVELS: [Level; 13] = [
         enforced: true,
         most: 16,
         rooms: &[
-            "random", "spread", "scenario", "agenda", "plan", "peers", "trace", "ledger", "world", "outcome",
-            "file", "what_if",
+            "random", "values", "spread", "scenario", "agenda", "plan", "peers", "trace", "ledger", "world",
+            "outcome", "file", "what_if",
         ],
     },
     Level {

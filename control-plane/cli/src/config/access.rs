@@ -99,11 +99,11 @@ impl Layers<'_> {
         let (place, texts) = match (self.env)(&variable) {
             Some(text) => (variable, text.split(',').map(|part| part.trim().to_owned()).collect()),
             None => {
-                let texts = in_file.into_iter().flatten().map(|Text(text)| text).collect();
+                let texts: Vec<_> = in_file.into_iter().flatten().map(|Text(text)| text).collect();
                 (format!("{}: {name}", self.file), texts)
             }
         };
-        texts.iter().filter_map(|text: &String| self.read(&place, text)).collect()
+        texts.iter().filter_map(|text| self.read(&place, text)).collect()
     }
 }
 

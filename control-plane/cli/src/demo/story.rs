@@ -1,8 +1,8 @@
 //! The story: healthy; an outage with naive retries; the same outage with governed rules; recovery.
 //!
 //! The scenes run on a fixed schedule against the running chain, without simulation: rules change through the
-//! admin API, faults through the switch. With `--observe` the naive rules first run in observe mode during the
-//! outage, which predicts their effect.
+//! admin API, faults through the switch. With `--observe` the naive rules first run in observe mode during
+//! the outage, which predicts their effect.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

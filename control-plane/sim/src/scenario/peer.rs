@@ -7,6 +7,10 @@ use std::time::Duration;
 
 use damper_core::fault::Bounds;
 use damper_core::{CodeSet, Ratio};
+use damper_document::Value;
+use serde::Deserialize;
+
+use crate::values::{Plain, one_of, plain};
 
 /// Attempts of a peer.
 pub const ATTEMPTS: Bounds<u32> = Bounds { min: 1, max: 10 };
@@ -41,13 +45,17 @@ pub struct Peer {
 }
 
 /// Exponential waits with jitter: about `base x 2^(n-1)`, at most `max`, before retry n.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct PeerBackoff {
     /// First wait.
+    #[serde(deserialize_with = "plain")]
     pub base: Duration,
     /// Longest wait.
+    #[serde(deserialize_with = "plain")]
     pub max: Duration,
     /// Jitter.
+    #[serde(deserialize_with = "plain")]
     pub jitter: PeerJitter,
 }
 
@@ -73,27 +81,33 @@ pub enum PeerCap {
 }
 
 /// Settings of tower's `TpsBudget`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct PeerBudget {
     /// Lifetime of a success.
+    #[serde(deserialize_with = "plain")]
     pub ttl: Duration,
     /// Retries per second that are always allowed.
     pub min_per_sec: u32,
     /// Retries per success.
+    #[serde(deserialize_with = "plain")]
     pub retry_percent: Ratio,
 }
 
 /// gRPC's `retryThrottling`: retries are allowed above half of the tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct PeerThrottling {
     /// Initial and largest number of tokens. Each failure takes one.
     pub max_tokens: u32,
     /// Tokens returned by a success.
+    #[serde(deserialize_with = "plain")]
     pub token_ratio: Ratio,
 }
 
 /// Retry quota of the AWS SDKs' standard mode: retries cost tokens, successes return them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct PeerQuota {
     /// Initial and largest number of tokens.
     pub tokens: u32,
@@ -152,5 +166,11 @@ impl Default for PeerQuota {
     /// 500 tokens, 5 for a retry and 10 after a timeout, as in the SDKs.
     fn default() -> Self {
         Self { tokens: 500, cost: 5, timeout_cost: 10 }
+    }
+}
+
+impl Plain for PeerJitter {
+    fn read(value: &Value) -> Result<Self, String> {
+        one_of(value, &[("full", Self::Full), ("added", Self::Added)])
     }
 }

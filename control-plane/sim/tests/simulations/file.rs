@@ -175,14 +175,16 @@ strategies:
   - { name: one, damper: [ { kind: Rule, key: { caller_service: a, caller_cluster: a, callee_service: a, callee_method: a.B/C }, policy: { mode: enforce, retry: { max_attempts: 99 } } } ] }
 ");
     let expected = [
-        "netwrok: unknown (known: name, duration, seed, network, services, load, faults, strategies)",
+        "netwrok: unknown field `netwrok`, expected one of `name`, `duration`, `seed`, `network`, `services`, `load`, \
+         `faults`, `strategies`",
         "duration: must be a duration with a unit, such as 250ms, 2s or 1h, not 30",
         "services.a.workers: must be between 1 and 100000, not 0",
-        "services.a.instances: must be a whole number of at least 0, not -1",
+        "services.a.instances: must be a whole number from 0 to 4294967295, not -1",
         "services.a.methods.p.S/M.time.uniform.max: must be at least 2ms, not 1ms",
         "services.a.methods.p.S/M.calls[0]: unknown service \"b\"",
         "services.c d: \"c d\" contains ' '; only visible ASCII without '*' is allowed",
-        "services.c d.methods.M.time: must be a map, not 5",
+        "services.c d.methods.M.time: invalid type: integer `5`, expected a duration, or one of uniform, \
+         exponential, lognormal, list",
         "load[0].open.rate: must be a number of at least 0, not \"fast\"",
         "load[0].closed: conflicts with `open`",
         "load[0].call: unknown method \"p.S/N\" of \"a\"",

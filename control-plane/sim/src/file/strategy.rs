@@ -1,0 +1,106 @@
+//! Strategies of a scenario: none, a peer, or Damper with manifests.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use damper_core::fault::Faults;
+use damper_core::{Code, CodeSet};
+use damper_document::Value;
+use serde::Deserialize;
+
+use super::{Empty, Manifests, ReadManifests, items, required};
+use crate::scenario::{Peer, PeerBackoff, PeerBudget, PeerCap, PeerQuota, PeerThrottling, Retries, Strategy};
+use crate::values::{Of, list, optional, present};
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct StrategyFile {
+    name: Option<String>,
+    #[serde(deserialize_with = "present")]
+    none: Option<Empty>,
+    #[serde(deserialize_with = "present")]
+    peer: Option<PeerFile>,
+    /// Name of a file, or a list of file names and manifests.
+    damper: Option<Value>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct PeerFile {
+    attempts: Option<u32>,
+    #[serde(deserialize_with = "list")]
+    codes: Vec<Code>,
+    #[serde(deserialize_with = "optional")]
+    per_attempt_timeout: Option<Duration>,
+    callee_timeouts: BTreeMap<String, Of<Duration>>,
+    #[serde(deserialize_with = "present")]
+    backoff: Option<PeerBackoff>,
+    #[serde(deserialize_with = "present")]
+    budget: Option<PeerBudget>,
+    #[serde(deserialize_with = "present")]
+    throttling: Option<PeerThrottling>,
+    #[serde(deserialize_with = "present")]
+    quota: Option<PeerQuota>,
+}
+
+impl StrategyFile {
+    pub(super) fn strategy(self, path: &str, manifests: &ReadManifests<'_>, faults: &mut Faults) -> Strategy {
+        let none = self.none.map(|Empty {}| Retries::Peer(Peer::naive(1)));
+        let peer = self.peer.map(|file| Retries::Peer(file.peer(&format!("{path}.peer"), faults)));
+        let damper = self.damper.map(|value| damper(&value, &format!("{path}.damper"), manifests, faults));
+        let mut kinds = [none, peer, damper].into_iter().flatten();
+        let (kind, second) = (kinds.next(), kinds.next());
+        if kind.is_none() || second.is_some() {
+            faults.add(path, "requires one of none, peer, damper");
+        }
+        Strategy {
+            name: required(self.name, format!("{path}.name"), String::new(), faults),
+            retries: kind.unwrap_or(Retries::Peer(Peer::naive(1))),
+        }
+    }
+}
+
+fn damper(value: &Value, path: &str, manifests: &ReadManifests<'_>, faults: &mut Faults) -> Retries {
+    let mut read = |value: &Value, path: &str| {
+        let which = match value {
+            Value::String(file) => Manifests::File(file),
+            inline => Manifests::Inline(inline),
+        };
+        manifests(which).map_err(|found| faults.nest(path, found)).unwrap_or_default()
+    };
+    let (rules, guards): (Vec<_>, Vec<_>) = match value {
+        Value::Array(list) => {
+            items(path, list.iter().collect(), |path, value| read(value, path)).into_iter().unzip()
+        }
+        one => std::iter::once(read(one, path)).unzip(),
+    };
+    Retries::Damper { rules: rules.concat(), guards: guards.concat() }
+}
+
+impl PeerFile {
+    fn peer(self, path: &str, faults: &mut Faults) -> Peer {
+        let default = Peer::naive(3);
+        let caps = [
+            self.budget.map(PeerCap::Budget),
+            self.throttling.map(PeerCap::Throttling),
+            self.quota.map(PeerCap::Quota),
+        ];
+        let mut caps = caps.into_iter().flatten();
+        let cap = caps.next();
+        if caps.next().is_some() {
+            faults.add(path, "allows only one of budget, throttling, quota");
+        }
+        Peer {
+            attempts: self.attempts.unwrap_or(default.attempts),
+            codes: if self.codes.is_empty() { default.codes } else { CodeSet::of(&self.codes) },
+            per_attempt_timeout: self.per_attempt_timeout,
+            callee_timeouts: self
+                .callee_timeouts
+                .into_iter()
+                .map(|(name, Of(length))| (name, length))
+                .collect(),
+            backoff: self.backoff,
+            cap,
+        }
+    }
+}
