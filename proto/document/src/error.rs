@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use damper_core::Fault;
+
 /// A fault of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -19,6 +21,19 @@ impl Problem {
     /// Returns a problem of the text as a whole.
     pub(crate) fn of_text(problem: &str) -> Self {
         Self { document: None, line: None, path: String::new(), problem: problem.to_owned() }
+    }
+
+    /// Returns the problem with its place in a file of one document: `scenario.yaml:3: duration: must be ...`.
+    #[must_use]
+    pub fn in_file(&self, file: impl fmt::Display) -> String {
+        let line = self.line.map(|line| format!(":{line}")).unwrap_or_default();
+        format!("{file}{line}: {}", Self { line: None, ..self.clone() })
+    }
+}
+
+impl From<&Fault> for Problem {
+    fn from(Fault { path, problem }: &Fault) -> Self {
+        Self { path: path.clone(), ..Self::of_text(problem) }
     }
 }
 

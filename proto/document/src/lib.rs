@@ -11,7 +11,7 @@ mod shape;
 mod strict;
 mod tree;
 
-use damper_core::Faults;
+use damper_core::{Fault, Faults};
 use serde::Serialize;
 pub use serde_json::Value;
 
@@ -97,12 +97,8 @@ fn checked<T>(
 ) -> Option<T> {
     let mut faults = Faults::none();
     let content = read(value, &mut faults);
-    let problem = |fault: &damper_core::Fault| Problem {
-        document,
-        line: lines.known(&fault.path),
-        path: fault.path.clone(),
-        problem: fault.problem.clone(),
-    };
+    let problem =
+        |fault: &Fault| Problem { document, line: lines.known(&fault.path), ..Problem::from(fault) };
     let mut found: Vec<_> = faults.iter().map(problem).collect();
     found.sort_by_key(|problem| problem.line);
     problems.extend(found);

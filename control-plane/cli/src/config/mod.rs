@@ -255,12 +255,13 @@ impl FromStr for Advertised {
 
 impl File {
     fn read(path: &Path) -> Result<Self, CliError> {
-        let fault = |problem: &dyn Display| format!("{}: {problem}", path.display());
-        let bytes = std::fs::read(path).map_err(|error| CliError::Config(vec![fault(&error)]))?;
+        let bytes = std::fs::read(path)
+            .map_err(|error| CliError::Config(vec![format!("{}: {error}", path.display())]))?;
         let read = damper_document::utf8(&bytes).and_then(|text| {
             damper_document::parse_one(text, |value, faults| damper_document::read(value, Ok, faults))
         });
-        read.map_err(|error| CliError::Config(error.problems.iter().map(|problem| fault(problem)).collect()))
+        let shown = |problem: damper_document::Problem| problem.in_file(path.display());
+        read.map_err(|error| CliError::Config(error.problems.into_iter().map(shown).collect()))
     }
 }
 

@@ -86,9 +86,9 @@ fn all_faults_are_reported_with_file_and_path() {
     let (_folder, file) = folder(&bad, &RULE.replace("max_attempts: 3", "max_attempts: 99"));
     let told = simulate(&file, &[]).failed(65);
     for fault in [
-        "scenario.yaml: duration: must be a duration with a unit",
-        "scenario.yaml: load[0].open.rate: must be a number of at least 0, not \"many\"",
-        "scenario.yaml: strategies[1].damper: rules.yaml: ",
+        "scenario.yaml:3: duration: must be a duration with a unit",
+        "scenario.yaml:5: load[0].open.rate: must be a number of at least 0, not \"many\"",
+        "scenario.yaml:9: strategies[1].damper: rules.yaml: ",
         "policy.retry.max_attempts: must be between 1 and 10, not 99",
     ] {
         assert!(told.contains(fault), "{fault} is not in {told}");

@@ -6,7 +6,6 @@
 mod picture;
 mod tables;
 
-use std::fmt::Display;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -47,7 +46,8 @@ pub(crate) fn run(session: &Session, args: &SimulateArgs) -> Result<(), CliError
     let mut scenario = read(&args.file)?;
     scenario.seed = args.seed.unwrap_or(scenario.seed);
     let began = Instant::now();
-    let outcome = damper_sim::run(&scenario).map_err(|faults| invalid(&args.file, faults.iter()))?;
+    let outcome =
+        damper_sim::run(&scenario).map_err(|faults| invalid(&args.file, faults.iter().map(Problem::from)))?;
     if args.timing {
         print_message(timing(&outcome, began.elapsed().as_secs_f64()));
     }
@@ -67,11 +67,11 @@ fn read(file: &Path) -> Result<Scenario, CliError> {
     };
     let folder = file.parent().unwrap_or(Path::new(""));
     damper_sim::file::read(&text, &|which| manifests(folder, which))
-        .map_err(|error| invalid(file, error.problems.iter()))
+        .map_err(|error| invalid(file, error.problems))
 }
 
-fn invalid<'a>(file: &Path, faults: impl Iterator<Item = &'a (impl Display + 'a)>) -> CliError {
-    CliError::Data(faults.map(|fault| format!("{}: {fault}", file.display())).collect())
+fn invalid(file: &Path, problems: impl IntoIterator<Item = Problem>) -> CliError {
+    CliError::Data(problems.into_iter().map(|problem| problem.in_file(file.display())).collect())
 }
 
 /// Reads rules and guards of a strategy; paths are relative to the scenario.
