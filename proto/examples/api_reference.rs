@@ -51,6 +51,13 @@ fn main() {
     }
 }
 
+/// Returns the access that a method requires.
+fn access(path: &str) -> String {
+    let method = damper_proto::methods::of_path(path).expect("it is in the table");
+    let level = method.level.as_str_name().to_lowercase();
+    if method.unscoped { format!("{level}, no scope") } else { level }
+}
+
 impl<'a> File<'a> {
     fn new(proto: &'a FileDescriptorProto) -> Self {
         let locations = proto.source_code_info.iter().flat_map(|info| &info.location);
@@ -85,17 +92,18 @@ impl<'a> File<'a> {
     fn service(&self, service: &ServiceDescriptorProto, path: &[i32]) {
         println!("\n### {}\n", service.name());
         print_text(&self.comment(path));
-        println!("| call | request | answer | |\n|---|---|---|---|");
+        println!("| method | request | response | access | |\n|---|---|---|---|---|");
         for (at, method) in (0..).zip(&service.method) {
             let stream = |streams: bool, name: &str| match streams {
                 true => format!("stream of {}", link(name)),
                 false => link(name),
             };
             println!(
-                "| `{}` | {} | {} | {} |",
+                "| `{}` | {} | {} | {} | {} |",
                 method.name(),
                 stream(method.client_streaming(), method.input_type()),
                 stream(method.server_streaming(), method.output_type()),
+                access(&format!("/{PACKAGE}.{}/{}", service.name(), method.name())),
                 cell(&self.comment(&[path, &[SERVICE_METHODS, at]].concat())),
             );
         }
