@@ -131,7 +131,7 @@ impl Backoff {
     /// Sets a random part of plus or minus this share of the wait, 0 to 1.
     #[must_use]
     pub fn jitter_share(self, share: f64) -> Self {
-        self.jitter(Jitter::PlusMinus(ratio(share)))
+        self.jitter(if share == 0.0 { Jitter::None } else { Jitter::PlusMinus(ratio(share)) })
     }
 
     /// Returns the first waits, for tests and documents; `random` is uniform over all of `u64`.

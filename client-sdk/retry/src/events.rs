@@ -37,7 +37,8 @@ pub struct CallEnded<'a> {
     pub ending: Ending,
 }
 
-/// Observes the calls of a handle. All methods do nothing unless implemented.
+/// Observes the calls of a handle. All methods do nothing unless implemented. If the future of a call is
+/// dropped, nothing is called.
 pub trait Listener<T, E> {
     /// Before the first attempt. Returning false forbids the call.
     fn open(&self, _name: &str) -> bool {
@@ -53,7 +54,7 @@ pub trait Listener<T, E> {
     /// After an attempt that returned an error.
     fn error(&self, _event: &AttemptEnded<'_, T, E>, _error: &E) {}
 
-    /// At the end of the call.
+    /// At the end of the call, also if it was not permitted.
     fn close(&self, _event: &CallEnded<'_>) {}
 }
 
@@ -118,6 +119,8 @@ pub struct Stats {
     pub failed_with_retry: u64,
     /// Calls that failed for another reason.
     pub failed_without_retry: u64,
+    /// Calls that were dropped or stopped.
+    pub cancelled: u64,
     /// Attempts of all calls.
     pub attempts: u64,
 }
@@ -129,12 +132,14 @@ impl Stats {
         let succeeded_with_retry = count(&[Fate::OkAfterRetry, Fate::OkByHedge]);
         let failed_with_retry = count(&[Fate::AttemptsExhausted]);
         let ended: u64 = Ending::all().map(|ending| counters.ended(ending)).sum();
-        let others = succeeded_without_retry + succeeded_with_retry + failed_with_retry;
+        let cancelled = count(&[Fate::Cancelled]);
+        let others = succeeded_without_retry + succeeded_with_retry + failed_with_retry + cancelled;
         Self {
             succeeded_without_retry,
             succeeded_with_retry,
             failed_with_retry,
             failed_without_retry: ended.saturating_sub(others),
+            cancelled,
             attempts: counters.attempts(),
         }
     }

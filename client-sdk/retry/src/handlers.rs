@@ -81,33 +81,33 @@ impl<T, E: Retryable> Handlers<T, E> for ByType {
     }
 }
 
-/// Assesses every error in the same way.
+/// Retries no error; predicates are added to it.
 #[derive(Clone, Copy, Debug)]
-pub struct EveryError(pub(crate) Class);
+pub struct NoError;
 
-impl<T, E> Handlers<T, E> for EveryError {
+impl<T, E> Handlers<T, E> for NoError {
     fn assess(&self, outcome: Result<&T, &E>, _: u32) -> Assessment {
-        Assessment::new(if outcome.is_ok() { Class::Success } else { self.0 })
+        Assessment::new(if outcome.is_ok() { Class::Success } else { Class::NotRetryable })
     }
 }
 
 /// Handlers to which a predicate can be added. The first one replaces the assessment by type.
 pub trait Extend {
-    /// What the predicate is added to.
+    /// The handlers without the assessment by type.
     type Base;
-    /// Returns what the predicate is added to.
+    /// Removes the assessment by type.
     fn base(self) -> Self::Base;
 }
 
 impl Extend for ByType {
-    type Base = EveryError;
+    type Base = NoError;
 
-    fn base(self) -> EveryError {
-        EveryError(Class::NotRetryable)
+    fn base(self) -> NoError {
+        NoError
     }
 }
 
-impl Extend for EveryError {
+impl Extend for NoError {
     type Base = Self;
 
     fn base(self) -> Self {
@@ -115,11 +115,11 @@ impl Extend for EveryError {
     }
 }
 
-impl<P, X> Extend for With<P, X> {
-    type Base = Self;
+impl<P: Extend, X> Extend for With<P, X> {
+    type Base = With<P::Base, X>;
 
-    fn base(self) -> Self {
-        self
+    fn base(self) -> Self::Base {
+        With { inner: self.inner.base(), part: self.part }
     }
 }
 
@@ -175,6 +175,19 @@ impl<T, E, P: Handlers<T, E>, X: Part<T, E>> Handlers<T, E> for With<P, X> {
     fn call_ended(&self, event: &CallEnded<'_>) {
         self.inner.call_ended(event);
         self.part.call_ended(event);
+    }
+}
+
+/// Retries all errors.
+#[derive(Clone, Copy, Debug)]
+pub struct RetryAll;
+
+impl<T, E> Part<T, E> for RetryAll {
+    fn reassess(&self, before: Assessment, _: Result<&T, &E>, _: u32) -> Assessment {
+        if before.class == Class::NotRetryable {
+            return Assessment { class: Class::TRANSIENT, ..before };
+        }
+        before
     }
 }
 

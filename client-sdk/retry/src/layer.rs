@@ -15,51 +15,95 @@ use crate::handle::future::{Body, Calling};
 use crate::handlers::{ByType, Handlers};
 use crate::source::{Local, Source};
 
-/// Retries the calls of a tower service.
+/// Retries the calls of a tower service. Requests are cloned, or copied by a function.
 #[derive(Debug)]
-pub struct RetryLayer<P = ByType, S = Local>(Arc<Retry<P, S>>);
+pub struct RetryLayer<P = ByType, C = ByClone, S = Local> {
+    retry: Arc<Retry<P, S>>,
+    copy: C,
+}
 
 /// A service whose calls are retried.
 #[derive(Debug)]
-pub struct RetryService<I, P = ByType, S = Local> {
+pub struct RetryService<I, P = ByType, C = ByClone, S = Local> {
     inner: I,
     retry: Arc<Retry<P, S>>,
+    copy: C,
 }
 
-impl<P, S> RetryLayer<P, S> {
+/// Copies requests for further attempts. `Fn(&R) -> Option<R>` does.
+pub trait CopyRequest<R> {
+    /// Returns a copy; `None` if the request can be sent only once. The same for equal requests.
+    fn copy(&self, request: &R) -> Option<R>;
+}
+
+/// Copies requests with `Clone`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByClone;
+
+impl<R: Clone> CopyRequest<R> for ByClone {
+    fn copy(&self, request: &R) -> Option<R> {
+        Some(request.clone())
+    }
+}
+
+impl<R, F: Fn(&R) -> Option<R>> CopyRequest<R> for F {
+    fn copy(&self, request: &R) -> Option<R> {
+        self(request)
+    }
+}
+
+impl<P, S> RetryLayer<P, ByClone, S> {
     /// Returns a layer for this handle.
     pub fn new(retry: Retry<P, S>) -> Self {
-        Self(Arc::new(retry))
+        Self { retry: Arc::new(retry), copy: ByClone }
     }
 }
 
-impl<P, S> Clone for RetryLayer<P, S> {
+impl<P, C, S> RetryLayer<P, C, S> {
+    /// Copies requests with this function. Those for which it returns `None` have one attempt.
+    pub fn copy_with<N>(self, copy: N) -> RetryLayer<P, N, S> {
+        RetryLayer { retry: self.retry, copy }
+    }
+}
+
+impl<P, C: Clone, S> Clone for RetryLayer<P, C, S> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self { retry: Arc::clone(&self.retry), copy: self.copy.clone() }
     }
 }
 
-impl<I: Clone, P, S> Clone for RetryService<I, P, S> {
+impl<I: Clone, P, C: Clone, S> Clone for RetryService<I, P, C, S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), retry: Arc::clone(&self.retry) }
+        Self { inner: self.inner.clone(), retry: Arc::clone(&self.retry), copy: self.copy.clone() }
     }
 }
 
-impl<I, P, S> Layer<I> for RetryLayer<P, S> {
-    type Service = RetryService<I, P, S>;
+impl<I, P, C: Clone, S> Layer<I> for RetryLayer<P, C, S> {
+    type Service = RetryService<I, P, C, S>;
 
     fn layer(&self, inner: I) -> Self::Service {
-        RetryService { inner, retry: Arc::clone(&self.0) }
+        RetryService { inner, retry: Arc::clone(&self.retry), copy: self.copy.clone() }
     }
 }
 
-/// Sends a request again for each attempt.
+/// Makes the attempts of a request.
 #[derive(Debug)]
-pub struct Replay<I, R> {
+pub struct Replay<I, C, R> {
     /// The service that was ready when the call began; `None` after the first attempt.
     ready: Option<I>,
     service: I,
-    request: R,
+    copy: C,
+    /// Copy for the next attempt; the first one is made when the call begins.
+    next: Option<R>,
+    request: Option<R>,
+}
+
+impl<I, C: CopyRequest<R>, R> Replay<I, C, R> {
+    /// Returns the request of an attempt; the request itself if it cannot be copied.
+    fn request(&mut self) -> Option<R> {
+        let copied = self.next.take().or_else(|| self.copy.copy(self.request.as_ref()?));
+        copied.or_else(|| self.request.take())
+    }
 }
 
 pin_project! {
@@ -101,26 +145,30 @@ impl<I: Service<R>, R> Future for Sending<I, R> {
     }
 }
 
-impl<I: Service<R> + Clone, R: Clone> Body for Replay<I, R> {
+impl<I: Service<R> + Clone, C: CopyRequest<R>, R> Body for Replay<I, C, R> {
     type Future = Sending<I, R>;
 
-    fn start(&mut self, _: Attempt) -> Self::Future {
+    fn start(&mut self, attempt: Attempt) -> Self::Future {
         let is_ready = self.ready.is_some();
         let service = self.ready.take().unwrap_or_else(|| self.service.clone());
-        Sending { service, request: Some(self.request.clone()), is_ready, response: None }
+        let request = self.request();
+        if self.request.is_none() {
+            attempt.exhaust();
+        }
+        Sending { service, request, is_ready, response: None }
     }
 }
 
-impl<I, R, P, S> Service<R> for RetryService<I, P, S>
+impl<I, R, P, C, S> Service<R> for RetryService<I, P, C, S>
 where
     I: Service<R> + Clone,
-    R: Clone,
+    C: CopyRequest<R> + Clone,
     P: Handlers<I::Response, I::Error>,
     S: Source,
 {
     type Response = I::Response;
     type Error = Error<I::Error>;
-    type Future = Calling<Arc<Retry<P, S>>, S, Replay<I, R>, I::Response, I::Error>;
+    type Future = Calling<Arc<Retry<P, S>>, S, Replay<I, C, R>, I::Response, I::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         let not_ready = |error| Error::Failed(crate::Failed::not_ready(error));
@@ -130,6 +178,10 @@ where
     fn call(&mut self, request: R) -> Self::Future {
         let service = self.inner.clone();
         let ready = Some(std::mem::replace(&mut self.inner, service.clone()));
-        Calling::new(Arc::clone(&self.retry), Replay { ready, service, request }, true, true)
+        let copy = self.copy.clone();
+        let next = copy.copy(&request);
+        let replayable = next.is_some();
+        let body = Replay { ready, service, copy, next, request: Some(request) };
+        Calling::new(Arc::clone(&self.retry), body, true, replayable)
     }
 }

@@ -47,8 +47,8 @@ pub use attempt::Attempt;
 pub use backoff::Backoff;
 pub use classify::{Class, Retryable};
 pub use damper_core::{
-    Budget, CircuitBreaker, Code, Ending, Fate, Faults, Hedge, HedgeDelay, Jitter, Mode, Policy,
-    RetryBreaker, Stop,
+    BreakerMode, Budget, CircuitBreaker, Code, Ending, Fate, Faults, Hedge, HedgeDelay, Jitter, Mode, Policy,
+    Ratio, RetryBreaker, Stop, StopWhen, WindowShape,
 };
 pub use error::{Error, Failed, NotAnswered, Reason};
 pub use events::{AttemptEnded, CallEnded, Event, EventKind, Listener, LogRetries, Stats};
@@ -58,7 +58,7 @@ pub use handle::future::{Body, Calling};
 pub use handle::once::{Once, retry};
 pub use handlers::{ByType, Handlers};
 #[cfg(feature = "tower")]
-pub use layer::{RetryLayer, RetryService};
+pub use layer::{ByClone, CopyRequest, RetryLayer, RetryService};
 pub use registry::Registry;
 pub use stateful::Stateful;
 

@@ -1,8 +1,9 @@
 //! Stateful retry: the attempts of one key, such as a message of a queue, over several calls.
 //!
 //! Each call makes one attempt and returns its error at once, so that the queue's transaction rolls back.
-//! The store counts the attempts of each key. When none is left, the next call with the key does not run its
-//! body: it returns the fate, for a recovery such as a dead-letter queue.
+//! The store counts the attempts of each key, also those that were dropped or panicked. When none is left,
+//! the next call with the key does not run its body: it returns the fate, for a recovery such as a
+//! dead-letter queue. A gate never ends a key: it only blocks the attempt of the moment.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,13 +12,12 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use damper_core::{Ending, Fate, Time};
+use damper_core::{Earlier, Ending, Fate, Time};
 
 use crate::attempt::Attempt;
 use crate::error::{Error, NotAnswered, Reason};
 use crate::handle::Retry;
 use crate::handle::future::{Calling, LeavesRetry};
-use crate::handle::session::Earlier;
 use crate::handlers::{ByType, Handlers};
 use crate::source::{Local, Source};
 
@@ -36,6 +36,8 @@ struct KeyState {
     attempts: u32,
     began: Time,
     last: Time,
+    /// A gate blocked the retry of the last attempt.
+    blocked: bool,
     /// Set when no attempt is left.
     ended: Option<Ending>,
 }
@@ -50,7 +52,7 @@ impl<P, S: Source> Retry<P, S> {
 }
 
 impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
-    /// Returns only errors for which the predicate returns true at once. The call retries others itself, with
+    /// Returns at once only errors for which the predicate returns true. The call retries others itself, with
     /// the waits of the handle. Default: all errors are returned at once.
     #[must_use]
     pub fn rollback_if(self, predicate: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
@@ -61,7 +63,8 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
     ///
     /// # Errors
     /// The attempt's error; with the fate `retry` if an attempt is left. Without running the body: the fate
-    /// of a key without attempts left, and [`Reason::StoreFull`].
+    /// of a key without attempts left, once, and then the key is forgotten; the fate of a gate that blocks
+    /// the attempt; [`Reason::StoreFull`].
     pub async fn call<T, B, Fut>(&self, key: K, body: B) -> Result<T, Error<E>>
     where
         P: Handlers<T, E>,
@@ -71,7 +74,7 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
         let earlier = self.begin(&key).map_err(Error::NotAnswered)?;
         let call = Calling::new(&self.retry, body, false, true);
         let result = call.continuing(earlier, Arc::clone(&self.leaves)).await;
-        self.note(key, &result);
+        self.note(&key, earlier.attempts, &result);
         result
     }
 
@@ -101,7 +104,7 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
         self.keys().is_empty()
     }
 
-    /// Returns the attempts of earlier calls, and takes a place for a new key.
+    /// Returns the earlier calls of a key and counts an attempt, or takes a place for a new key.
     fn begin(&self, key: &K) -> Result<Earlier, NotAnswered> {
         let now = self.retry.source().clock().now();
         let mut keys = self.keys();
@@ -112,12 +115,15 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
                 return Err(NotAnswered { reason, attempts: 0, elapsed: Duration::ZERO });
             }
         }
-        let new = KeyState { attempts: 0, began: now, last: now, ended: None };
+        let new = KeyState { attempts: 1, began: now, last: now, blocked: false, ended: None };
         match keys.entry(key.clone()) {
-            Entry::Occupied(held) if now.since(held.get().last) < self.keep => {
-                let KeyState { attempts, began, ended, .. } = *held.get();
+            Entry::Occupied(mut held) if now.since(held.get().last) < self.keep => {
+                let KeyState { attempts, began, blocked, ended, .. } = *held.get();
                 let elapsed = now.since(began);
-                let Some(ending) = ended else { return Ok(Earlier { attempts, elapsed }) };
+                let Some(ending) = ended else {
+                    held.get_mut().attempts = attempts.saturating_add(1);
+                    return Ok(Earlier { attempts, elapsed, blocked });
+                };
                 held.remove();
                 Err(NotAnswered { reason: Reason::Ended(ending), attempts, elapsed })
             }
@@ -132,28 +138,37 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
         }
     }
 
-    /// Keeps the key if its call failed, and forgets it otherwise.
-    fn note<T>(&self, key: K, result: &Result<T, Error<E>>) {
-        let now = self.retry.source().clock().now();
+    /// Keeps the key if its call failed and may go on, or must go to recovery; forgets it otherwise.
+    fn note<T>(&self, key: &K, earlier: u32, result: &Result<T, Error<E>>) {
         let mut keys = self.keys();
-        match result {
-            Err(error) => {
-                if let Some(state) = keys.get_mut(&key) {
-                    state.attempts = error.attempts();
-                    state.last = now;
-                    let ending = error.fate().map(Ending::real);
-                    state.ended = ending.filter(|ending| ending.fate != Fate::Retry);
-                }
-            }
-            Ok(_) => {
-                keys.remove(&key);
-            }
+        let Err(error) = result else {
+            keys.remove(key);
+            return;
+        };
+        let Some(state) = keys.get_mut(key) else { return };
+        let made = error.attempts().saturating_sub(earlier);
+        // One was counted when the call began.
+        state.attempts = state.attempts.saturating_add(made).saturating_sub(1);
+        state.last = self.retry.source().clock().now();
+        let fate = error.fate().unwrap_or(Fate::Cancelled);
+        state.blocked = is_blocked(fate);
+        let goes_on = state.blocked || matches!(fate, Fate::Retry | Fate::Cancelled);
+        state.ended = Some(Ending::real(fate)).filter(|_| !goes_on);
+        // This call went to recovery.
+        if made == 0 && !goes_on {
+            keys.remove(key);
         }
     }
 
     fn keys(&self) -> MutexGuard<'_, HashMap<K, KeyState>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns true if a gate ended the call, which may open again.
+fn is_blocked(fate: Fate) -> bool {
+    use Fate::{Budget, CircuitOpen, Killed, RetryBreaker, StopWhen};
+    matches!(fate, RetryBreaker | Budget | StopWhen | CircuitOpen | Killed)
 }
 
 impl<K, E, P, S> fmt::Debug for Stateful<K, E, P, S> {

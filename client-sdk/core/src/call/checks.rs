@@ -250,7 +250,7 @@ impl Taken {
 
 /// Checks retry breaker, then budget. The bound of a ratio requires that each attempt counts as a failure
 /// when it is checked, because it has failed or because it is slow.
-fn admit(
+pub(super) fn admit(
     route: &Route,
     policy: &Policy,
     kind: AttemptKind,
@@ -281,6 +281,6 @@ fn take(route: &Route, policy: &Policy, kind: AttemptKind, now: Time) -> Result<
     Ok(Taken { paid, budget: Some(reserved.ok_or(Fate::Budget)?) })
 }
 
-fn deny(denied: bool, fate: Fate) -> Result<(), Fate> {
+pub(super) fn deny(denied: bool, fate: Fate) -> Result<(), Fate> {
     if denied { Err(fate) } else { Ok(()) }
 }

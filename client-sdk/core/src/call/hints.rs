@@ -5,8 +5,10 @@
 
 use std::time::Duration;
 
-use super::{Call, Finish, Next, Step};
+use super::checks::{admit, deny};
+use super::{Answer, AttemptKind, Call, Finish, Next, Step, enforced};
 use crate::outcome::fate::{Ending, Fate};
+use crate::policy::Policy;
 use crate::route::Route;
 use crate::time::Time;
 
@@ -27,6 +29,17 @@ pub struct Hints<'a> {
     pub stop: Option<&'a Stop>,
     /// Time that earlier calls with the same key took, with the pauses between them.
     pub earlier: Duration,
+}
+
+/// Earlier calls with the same key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Earlier {
+    /// Attempts of these calls.
+    pub attempts: u32,
+    /// Time since the first of them began.
+    pub elapsed: Duration,
+    /// A gate blocked the retry of the last attempt: the next attempt must be admitted first.
+    pub blocked: bool,
 }
 
 /// Failures of one class of errors within a call.
@@ -86,9 +99,15 @@ impl Stop {
 }
 
 impl Call {
-    /// Continues the attempts of earlier calls with the same key. The next attempt has the number after them.
-    pub fn resume(&mut self, attempts: u32) {
-        self.attempts = attempts;
+    /// Continues the attempts of earlier calls with the same key. The next attempt has the number after them;
+    /// the call ends without an attempt if none is left or a gate blocks it.
+    pub fn resume(&mut self, route: &Route, earlier: Earlier, stop: Option<&Stop>, now: Time) {
+        self.attempts = earlier.attempts;
+        let Some(policy) = enforced(route).filter(|_| earlier.attempts > 0) else { return };
+        if let Err(fate) = may_resume(route, policy, earlier, stop, now) {
+            route.state().counters.count_unsent();
+            self.finish(route, Ending::real(fate), Answer::TimedOut, now);
+        }
     }
 
     /// Sends no hedges, because the driver runs one attempt at a time.
@@ -131,4 +150,23 @@ impl Call {
         let met = hints.stop.and_then(|stop| stop.met(self.counted_attempts(), elapsed));
         met.map_or(Ok(()), Err)
     }
+}
+
+/// Checks if a call may make the next attempt of its key.
+fn may_resume(
+    route: &Route,
+    policy: &Policy,
+    Earlier { attempts, elapsed, blocked }: Earlier,
+    stop: Option<&Stop>,
+    now: Time,
+) -> Result<(), Fate> {
+    deny(attempts >= policy.max_attempts(), Fate::AttemptsExhausted)?;
+    let max_duration = policy.retry.as_ref().and_then(|retry| retry.max_duration);
+    deny(max_duration.is_some_and(|max| elapsed >= max), Fate::MaxDuration)?;
+    stop.and_then(|stop| stop.met(attempts, elapsed)).map_or(Ok(()), Err)?;
+    if blocked {
+        // The payment is not returned: a first attempt follows, which costs nothing.
+        admit(route, policy, AttemptKind::Retry, false, now)?;
+    }
+    Ok(())
 }

@@ -42,7 +42,7 @@ mod in_flight;
 mod passing;
 mod sending;
 
-pub use self::hints::{ClassCount, Hints, Stop};
+pub use self::hints::{ClassCount, Earlier, Hints, Stop};
 pub use self::passing::Passthrough;
 
 use self::ending::Failed;
@@ -345,6 +345,9 @@ impl Call {
     pub fn dropped(&mut self, route: &Route, now: Time) -> Option<Finish> {
         if self.finish.is_some() {
             return None;
+        }
+        if matches!(self.next, Next::First) {
+            route.state().counters.count_unsent();
         }
         Some(self.drop_at(route, now))
     }

@@ -16,6 +16,7 @@ use crate::rules::table::Rule;
 mod blame;
 mod gates;
 mod hedging;
+mod hints;
 mod kills;
 mod timeline;
 

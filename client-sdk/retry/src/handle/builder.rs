@@ -4,20 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use damper_core::{
-    Budget, CircuitBreaker, Code, CodeSet, Faults, Hedge, Mode, Policy, RetryBreaker, Route, Rule, Stop,
+    Budget, CircuitBreaker, Code, CodeSet, Faults, Hedge, Mode, Policy, Ratio, RetryBreaker, Route, Rule,
+    Stop,
 };
 
 use crate::backoff::Backoff;
 use crate::classify::Class;
 use crate::handle::Retry;
 use crate::handlers::{
-    BeforeRetry, ByType, ClassifyBy, EveryError, Extend, Limit, Listen, NeverIf, RetryIf, RetryIfValue,
-    WaitBy, WaitHint, With,
+    BeforeRetry, ByType, ClassifyBy, Extend, Limit, Listen, NeverIf, RetryAll, RetryIf, RetryIfValue, WaitBy,
+    WaitHint, With,
 };
 use crate::source::{Local, LocalConfig, Source};
 
 /// Codes that handles in code retry: which errors they stand for is the caller's choice.
 const CODES: CodeSet = CodeSet::all_but(CodeSet::of(&[Code::FailedPrecondition]));
+
+/// Extra attempts by default: those of Finagle's retry budget. A new handle can retry at once, and an outage
+/// of the callee adds a fifth to the attempts.
+const BUDGET: Budget = Budget { ratio: Ratio::from_bp(2_000), min_per_second: 10 };
 
 /// Makes a [`Retry`].
 #[derive(Clone, Debug)]
@@ -40,7 +45,8 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let retry = damper_core::Retry { codes: CODES, ..damper_core::Retry::default() };
-        let policy = Policy { retry: Some(retry), ..Policy::new(Mode::Enforce) };
+        let (retry, budget) = (Some(retry), Some(BUDGET));
+        let policy = Policy { retry, budget, retry_breaker: None, ..Policy::new(Mode::Enforce) };
         Self { policy, stop: None, fails_on_value: false, tags: Vec::new() }
     }
 }
@@ -53,10 +59,10 @@ impl Settings {
         Ok(LocalConfig { route, stop: self.stop.clone() })
     }
 
-    /// Returns the default settings without a breaker, for calls that share nothing.
-    pub(crate) fn without_breaker() -> Self {
+    /// Returns the default settings without gates, for calls that share nothing.
+    pub(crate) fn without_gates() -> Self {
         let defaults = Self::default();
-        Self { policy: Policy { retry_breaker: None, ..defaults.policy }, ..defaults }
+        Self { policy: Policy { budget: None, ..defaults.policy }, ..defaults }
     }
 
     fn retry(&mut self) -> &mut damper_core::Retry {
@@ -83,6 +89,9 @@ impl<P> Builder<P> {
 
     /// Sets when calls end, in place of [`max_attempts`](Self::max_attempts):
     /// `Stop::AfterAttempts(3).or(Stop::After(..))`, or [`Stop::Never`].
+    ///
+    /// Gates end calls as well. For a call that must go on until it succeeds, such as the connection at the
+    /// start of a process, set `.stop(Stop::Never).budget(None)`.
     pub fn stop(mut self, stop: Stop) -> Self {
         self.settings.retry().max_attempts = u32::MAX;
         self.settings.stop = Some(stop);
@@ -113,7 +122,8 @@ impl<P> Builder<P> {
         self
     }
 
-    /// Sets the codes that are retried. Default: all.
+    /// Sets the codes that are retried. Default: all but FAILED_PRECONDITION, the code of errors that are not
+    /// retried.
     pub fn codes(mut self, codes: &[Code]) -> Self {
         self.settings.retry().codes = CodeSet::of(codes);
         self
@@ -125,10 +135,10 @@ impl<P> Builder<P> {
         self
     }
 
-    /// Sets the retry breaker, which bounds the retries of all calls of the handle while too many attempts
-    /// fail; `None` turns it off. Default: on.
-    pub fn retry_breaker(mut self, breaker: Option<RetryBreaker>) -> Self {
-        self.settings.policy.retry_breaker = breaker;
+    /// Sets the retry breaker, by which successes pay for retries. Its credit is empty at the start. Default:
+    /// none; for services with many processes and steady traffic.
+    pub fn retry_breaker(mut self, breaker: impl Into<Option<RetryBreaker>>) -> Self {
+        self.settings.policy.retry_breaker = breaker.into();
         self
     }
 
@@ -138,9 +148,10 @@ impl<P> Builder<P> {
         self
     }
 
-    /// Sets the budget of extra attempts.
-    pub fn budget(mut self, budget: Budget) -> Self {
-        self.settings.policy.budget = Some(budget);
+    /// Sets the budget of extra attempts of all calls; `None`: no limit. Default: one for every five calls of
+    /// the last 10 s, and ten per second in addition.
+    pub fn budget(mut self, budget: impl Into<Option<Budget>>) -> Self {
+        self.settings.policy.budget = budget.into();
         self
     }
 
@@ -186,8 +197,8 @@ macro_rules! handler_methods {
     ($name:ident, $($parameter:ident: $bound:ident)?) => {
         impl<P: Extend $(, $parameter: $bound)?> $name<P $(, $parameter)?> {
             /// Retries every error.
-            pub fn retry_all(self) -> $name<EveryError $(, $parameter)?> {
-                self.map_handlers(|_| EveryError(Class::TRANSIENT))
+            pub fn retry_all(self) -> $name<With<P::Base, RetryAll> $(, $parameter)?> {
+                self.with(RetryAll)
             }
 
             /// Retries errors for which the predicate returns true. Several predicates are or-ed.
@@ -250,7 +261,7 @@ macro_rules! handler_methods {
             }
 
             /// Awaits what `work` returns after attempt n has failed with an error and before the next one.
-            /// The backoff passes at the same time.
+            /// The backoff passes at the same time. Blocking and stateful calls do not run it.
             pub fn before_retry<E, Fut, F: Fn(u32, &E) -> Fut>(
                 self,
                 work: F,

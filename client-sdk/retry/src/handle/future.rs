@@ -5,13 +5,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use damper_core::Step;
+use damper_core::{Earlier, Finish, Step};
 use pin_project_lite::pin_project;
 
 use crate::attempt::{Attempt, Running, Signals};
 use crate::error::{Error, NotAnswered, Reason};
 use crate::handle::Retry;
-use crate::handle::session::{Earlier, Plan, Session, check_permit};
+use crate::handle::session::{Plan, Session, check_permit};
 use crate::handlers::{BoxFuture, Handlers};
 use crate::source::Source;
 
@@ -95,11 +95,20 @@ impl<H, S: Source, B: Body, T, E> Calling<H, S, B, T, E> {
         }
         Self { leaves: Some(leaves), ..self }
     }
+}
 
-    /// Ends the call without an answer.
-    pub(crate) fn not_answered(self: Pin<&mut Self>, reason: Reason) -> NotAnswered {
+impl<H, P, S, B, T, E> Calling<H, S, B, T, E>
+where
+    H: Deref<Target = Retry<P, S>>,
+    P: Handlers<T, E>,
+    S: Source,
+    B: Body,
+    B::Future: Future<Output = Result<T, E>>,
+{
+    /// Cancels the call, and the attempts in flight.
+    pub(crate) fn cancel(self: Pin<&mut Self>) -> NotAnswered {
         let active = self.project().active.as_pin_mut();
-        active.map_or(NotAnswered::unmade(reason), |active| active.project().session.not_answered(reason))
+        active.map_or(NotAnswered::unmade(Reason::Cancelled), Active::cancel)
     }
 }
 
@@ -115,7 +124,9 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let Some(Start { handle, body, plan }) = this.start.take() {
+        if let Some(active) = this.active.as_mut().as_pin_mut() {
+            active.project().session.wake();
+        } else if let Some(Start { handle, body, plan }) = this.start.take() {
             check_permit(&*handle)?;
             this.active.set(Some(Active {
                 session: Session::begin(handle, plan),
@@ -144,15 +155,18 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Result<T, Error<E>>> {
         loop {
-            if let Some((number, signals, outcome)) = self.as_mut().poll_attempts(cx) {
-                let this = self.as_mut().project();
-                this.session.attempt_ended(number, &outcome, signals);
-                *this.before_retry = this.session.before_retry(number, &outcome);
-                *this.last = Some((number, outcome));
+            let ended = self.as_mut().poll_attempts(cx);
+            let has_ended = ended.is_some();
+            if let Some((number, signals, outcome)) = ended {
+                self.as_mut().attempt_ended(number, signals, outcome, leaves.is_none());
+            }
+            if let Some(finish) = leaves.and_then(|leaves| self.as_mut().leave_retry(leaves)) {
+                let this = self.project();
+                return Poll::Ready(this.session.finish(&finish, this.last.take()));
             }
             let mut this = self.as_mut().project();
             if let Some(work) = this.before_retry {
-                ready!(work.as_mut().poll(cx));
+                ready!(this.session.poll_before_retry(work, cx));
                 *this.before_retry = None;
             }
             match this.session.next_step() {
@@ -168,19 +182,16 @@ where
                         this.hedges.push(Box::pin(running));
                     }
                 }
-                Step::Wait { until } => {
-                    if let (Some((_, Err(error))), Some(leaves)) = (&this.last, leaves)
-                        && this.session.is_between_attempts()
-                        && leaves(error)
-                        && let Some(finish) = this.session.leave_retry()
-                    {
-                        return Poll::Ready(this.session.finish(&finish, this.last.take()));
-                    }
-                    ready!(this.session.poll_wait(until, cx));
-                }
+                // Another attempt may be ready too, and its waker is not called again.
+                Step::Wait { .. } if has_ended => {}
+                Step::Wait { until } => ready!(this.session.poll_wait(until, cx)),
                 Step::Cancel { attempt } => {
                     let signals = self.as_mut().cut(attempt);
-                    self.as_mut().project().session.attempt_timed_out(attempt, signals);
+                    let this = self.as_mut().project();
+                    this.session.attempt_timed_out(attempt, signals);
+                    if leaves.is_some() {
+                        *this.last = None;
+                    }
                 }
                 Step::Finish(finish) => {
                     this.main.set(None);
@@ -189,6 +200,45 @@ where
                 }
             }
         }
+    }
+
+    /// Cancels the call.
+    fn cancel(self: Pin<&mut Self>) -> NotAnswered {
+        let mut this = self.project();
+        this.main.set(None);
+        this.hedges.clear();
+        this.session.cancel::<T, E>()
+    }
+
+    /// Records the outcome of an attempt. `retries`: this call makes the next attempt.
+    fn attempt_ended(
+        self: Pin<&mut Self>,
+        number: u32,
+        signals: Signals,
+        outcome: Result<T, E>,
+        retries: bool,
+    ) {
+        let this = self.project();
+        this.session.attempt_ended(number, &outcome, signals);
+        if retries {
+            *this.before_retry = this.session.before_retry(number, &outcome);
+        }
+        *this.last = Some((number, outcome));
+    }
+
+    /// Ends the call if its next attempt belongs to a later call of the same key.
+    fn leave_retry(self: Pin<&mut Self>, leaves: &LeavesRetry<E>) -> Option<Finish> {
+        let this = self.project();
+        if !this.session.is_between_attempts() {
+            return None;
+        }
+        let is_left = match this.last {
+            Some((_, Err(error))) => leaves(error),
+            // The attempt was cut.
+            None => true,
+            Some((_, Ok(_))) => false,
+        };
+        if is_left { this.session.leave_retry() } else { None }
     }
 
     /// Returns an attempt that has ended.

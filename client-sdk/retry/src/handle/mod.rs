@@ -8,6 +8,7 @@ pub(crate) mod session;
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -17,12 +18,12 @@ use tokio::sync::broadcast;
 use self::builder::{Builder, Settings};
 use self::future::Calling;
 use crate::attempt::Attempt;
-use crate::error::{Error, NotAnswered, Reason};
+use crate::error::{Error, NotAnswered};
 use crate::events::{EVENTS, Event, EventKind, Stats};
 use crate::handlers::{ByType, Handlers};
 use crate::source::{Local, Source};
 
-/// Retries calls. All calls of a handle and of its clones share breaker, budget and statistics.
+/// Retries calls. All calls of a handle and of its clones share gates and statistics.
 #[derive(Debug)]
 pub struct Retry<P = ByType, S = Local> {
     shared: Arc<Shared<S>>,
@@ -34,9 +35,11 @@ pub struct Retry<P = ByType, S = Local> {
 struct Shared<S> {
     name: Arc<str>,
     tags: Arc<[(String, String)]>,
-    fails_on_value: bool,
+    fails_on_value: AtomicBool,
     settings: std::sync::Mutex<Settings>,
     events: broadcast::Sender<Event>,
+    /// Set with the first receiver: the sender has a lock, which calls must not take.
+    has_receivers: AtomicBool,
     source: S,
 }
 
@@ -54,8 +57,8 @@ impl Retry {
 }
 
 impl<P> Retry<P> {
-    /// Changes the settings while calls are made. The state of the breaker is kept; calls in flight continue
-    /// with the settings that they began with.
+    /// Changes the settings while calls are made. Gates and statistics keep their state, name and tags stay.
+    /// Calls in flight continue with the settings that they began with.
     ///
     /// # Errors
     /// One fault per setting out of range; then nothing changes.
@@ -64,6 +67,7 @@ impl<P> Retry<P> {
         let settings = change(Builder::of(Arc::clone(&self.shared.name), current.clone())).into_settings();
         let source = &self.shared.source;
         source.replace(settings.config(Some(&source.config().route))?);
+        self.shared.fails_on_value.store(settings.fails_on_value, Ordering::Relaxed);
         *current = settings;
         Ok(())
     }
@@ -85,9 +89,10 @@ impl<P, S: Source> Retry<P, S> {
         let shared = Shared {
             name,
             tags: settings.tags.as_slice().into(),
-            fails_on_value: settings.fails_on_value,
+            fails_on_value: AtomicBool::new(settings.fails_on_value),
             settings: std::sync::Mutex::new(settings),
             events: broadcast::Sender::new(EVENTS),
+            has_receivers: AtomicBool::new(false),
             source,
         };
         Self { shared: Arc::new(shared), handlers }
@@ -158,7 +163,7 @@ impl<P, S: Source> Retry<P, S> {
         let mut call = pin!(self.call(body));
         std::future::poll_fn(|cx| {
             if stop.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Err(Error::NotAnswered(call.as_mut().not_answered(Reason::Cancelled))));
+                return Poll::Ready(Err(Error::NotAnswered(call.as_mut().cancel())));
             }
             call.as_mut().poll(cx)
         })
@@ -169,7 +174,9 @@ impl<P, S: Source> Retry<P, S> {
     /// oldest.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
-        self.shared.events.subscribe()
+        let receiver = self.shared.events.subscribe();
+        self.shared.has_receivers.store(true, Ordering::Relaxed);
+        receiver
     }
 
     /// Returns the name.
@@ -199,11 +206,11 @@ impl<P, S: Source> Retry<P, S> {
     }
 
     pub(crate) fn fails_on_value(&self) -> bool {
-        self.shared.fails_on_value
+        self.shared.fails_on_value.load(Ordering::Relaxed)
     }
 
     pub(crate) fn emit(&self, elapsed: impl FnOnce() -> Duration, kind: EventKind) {
-        if self.shared.events.receiver_count() > 0 {
+        if self.shared.has_receivers.load(Ordering::Relaxed) {
             let (name, tags) = (Arc::clone(&self.shared.name), Arc::clone(&self.shared.tags));
             // There may be no receiver any more.
             _ = self.shared.events.send(Event { name, tags, elapsed: elapsed(), kind });

@@ -4,16 +4,15 @@ use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
 use crate::attempt::Attempt;
-use crate::classify::Class;
 use crate::handle::Retry;
 use crate::handle::builder::Settings;
 use crate::handle::future::{Body, Calling};
-use crate::handlers::{ByType, EveryError, Extend, Handlers, NeverIf, RetryIf, With};
+use crate::handlers::{ByType, Extend, Handlers, NeverIf, RetryAll, RetryIf, With};
 use crate::source::Local;
 
 /// Makes a call with the default settings: 3 attempts, waits that grow from 25 ms to 250 ms with full jitter.
 ///
-/// Such calls share nothing and no breaker bounds them: use a [`Retry`] for calls that are made often.
+/// Such calls share nothing and no gate bounds them: use a [`Retry`] for calls that are made often.
 ///
 /// ```
 /// # use std::io;
@@ -37,8 +36,8 @@ pub struct Once<B, P = ByType> {
 
 impl<B, P: Extend> Once<B, P> {
     /// Retries every error.
-    pub fn retry_all(self) -> Once<B, EveryError> {
-        Once { body: self.body, handlers: EveryError(Class::TRANSIENT) }
+    pub fn retry_all(self) -> Once<B, With<P::Base, RetryAll>> {
+        Once { body: self.body, handlers: With { inner: self.handlers.base(), part: RetryAll } }
     }
 
     /// Retries errors for which the predicate returns true. Several predicates are or-ed.
@@ -63,7 +62,7 @@ where
 
     fn into_future(self) -> Self::IntoFuture {
         static SHARED: LazyLock<Retry> = LazyLock::new(|| {
-            let settings = Settings::without_breaker();
+            let settings = Settings::without_gates();
             let source = Local::new(settings.config(None).expect("the default settings are valid"));
             Retry::new(Arc::from("retry"), settings, source, ByType)
         });

@@ -1,5 +1,6 @@
 //! Calls whose attempts run one at a time: bodies that change what they capture, and blocking bodies.
 
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
@@ -35,17 +36,19 @@ impl<P, S: Source> Retry<P, S> {
                 Step::Send(send) => {
                     let attempt = session.start(&send);
                     let number = send.attempt;
-                    let running = session.enter(number, || Running::new(number, || body(attempt)));
-                    let mut running = pin!(running);
-                    let ended =
-                        std::future::poll_fn(|cx| poll_attempt(&mut session, running.as_mut(), cx)).await;
-                    last = note(&mut session, (number, running.signals()), ended);
+                    let (signals, ended) = {
+                        let running = session.enter(number, || Running::new(number, || body(attempt)));
+                        let mut running = pin!(running);
+                        let ended = poll_fn(|cx| poll_attempt(&mut session, running.as_mut(), cx)).await;
+                        (running.signals(), ended)
+                    };
+                    last = note(&mut session, (number, signals), ended);
                     let work = last.as_ref().and_then(|(_, outcome)| session.before_retry(number, outcome));
-                    if let Some(work) = work {
-                        work.await;
+                    if let Some(mut work) = work {
+                        poll_fn(|cx| session.poll_before_retry(&mut work, cx)).await;
                     }
                 }
-                Step::Wait { until } => std::future::poll_fn(|cx| session.poll_wait(until, cx)).await,
+                Step::Wait { until } => poll_fn(|cx| session.poll_wait(until, cx)).await,
                 Step::Cancel { attempt } => session.attempt_timed_out(attempt, Signals::default()),
                 Step::Finish(finish) => return session.finish(&finish, last),
             }
@@ -70,13 +73,17 @@ impl<P, S: Source> Retry<P, S> {
                     let attempt = session.start(&send);
                     let mut signals = Signals::default();
                     let outcome = session.enter(send.attempt, || collect(&mut signals, || body(attempt)));
+                    session.wake();
                     let is_late = outcome.is_err() && matches!(session.next_step(), Step::Cancel { .. });
                     let ended = Some(outcome).filter(|_| !is_late);
                     last = note(&mut session, (send.attempt, signals), ended);
                 }
-                Step::Wait { until } => until.map_or_else(std::thread::yield_now, |until| {
-                    std::thread::sleep(session.time_until(until));
-                }),
+                Step::Wait { until } => {
+                    until.map_or_else(std::thread::yield_now, |until| {
+                        std::thread::sleep(session.time_until(until));
+                    });
+                    session.wake();
+                }
                 Step::Cancel { attempt } => session.attempt_timed_out(attempt, Signals::default()),
                 Step::Finish(finish) => return session.finish(&finish, last),
             }
@@ -94,6 +101,7 @@ where
     S: Source,
     F: Future,
 {
+    session.wake();
     loop {
         let number = running.number();
         if let Poll::Ready(outcome) = session.enter(number, || running.as_mut().poll(cx)) {

@@ -1,12 +1,12 @@
 //! One call: drives the engine's [`Call`] and passes events on. It decides nothing.
 
 use std::ops::Deref;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use damper_core::{
-    Answer, AttemptKind, Call, CallStart, ClassCount, Code, Failure, Finish, Hints, Pushback, SendAttempt,
-    Step, Time, Verdict,
+    Answer, AttemptKind, Call, CallStart, ClassCount, Code, Earlier, Ending, Failure, Fate, Finish, Hints,
+    Pushback, SendAttempt, Step, Time, Verdict,
 };
 
 use crate::attempt::{Attempt, Signals};
@@ -18,13 +18,6 @@ use crate::handle::Retry;
 use crate::handlers::{Assessment, BoxFuture, Handlers, MAX_LIMITS};
 use crate::source::{Begun, Source, Watch};
 use crate::timer::Timer;
-
-/// Attempts and time of earlier calls with the same key.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Earlier {
-    pub(crate) attempts: u32,
-    pub(crate) elapsed: Duration,
-}
 
 /// How a call is made.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +32,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// One attempt at a time, as often as allowed.
     pub(crate) const ONE_AT_A_TIME: Self = Self {
-        earlier: Earlier { attempts: 0, elapsed: Duration::ZERO },
+        earlier: Earlier { attempts: 0, elapsed: Duration::ZERO, blocked: false },
         may_hedge: false,
         replayable: true,
     };
@@ -52,7 +45,9 @@ pub(crate) struct Session<H, S: Source> {
     watch: S::Call,
     call: Call,
     began: Time,
-    earlier: Earlier,
+    /// Time of the last event. A clock is read once per event.
+    now: Time,
+    earlier: Duration,
     attempts: u32,
     last_code: Option<Code>,
     failures: [u32; MAX_LIMITS],
@@ -70,11 +65,8 @@ where
         let clock = handle.source().clock();
         let now = clock.now();
         let Begun { call: watch, deadline, flag } = handle.source().begin(now);
-        let start = CallStart { now, deadline, flag, replayable };
-        let mut call = Call::begin(watch.route(), start);
-        if earlier.attempts > 0 {
-            call.resume(earlier.attempts);
-        }
+        let mut call = Call::begin(watch.route(), CallStart { now, deadline, flag, replayable });
+        call.resume(watch.route(), earlier, watch.stop(), now);
         if !may_hedge {
             call.forbid_hedges();
         }
@@ -84,13 +76,31 @@ where
             watch,
             call,
             began: now,
-            earlier,
+            now,
+            earlier: earlier.elapsed,
             attempts: earlier.attempts,
             last_code: None,
             failures: [0; MAX_LIMITS],
             timer: Timer::default(),
             has_ended: false,
         }
+    }
+
+    /// Cancels the call.
+    pub(crate) fn cancel<T, E>(&mut self) -> NotAnswered
+    where
+        P: Handlers<T, E>,
+    {
+        self.wake();
+        if let Some(finish) = self.call.dropped(self.watch.route(), self.now) {
+            self.end::<T, E>(&finish);
+        }
+        self.not_answered(Reason::Cancelled)
+    }
+
+    /// Reads the clock after a pause.
+    pub(crate) fn wake(&mut self) {
+        self.now = self.clock.now();
     }
 
     /// Returns the work before the next attempt.
@@ -105,7 +115,7 @@ where
     /// Returns the engine's next step.
     pub(crate) fn next_step(&mut self) -> Step {
         self.watch.listen_for_kills(self.call.is_between_attempts());
-        self.call.next_step(self.watch.route(), self.clock.now())
+        self.call.next_step(self.watch.route(), self.now)
     }
 
     /// Returns true while the call waits for its next attempt.
@@ -115,13 +125,12 @@ where
 
     /// Starts the attempt of the last step.
     pub(crate) fn start(&mut self, send: &SendAttempt) -> Attempt {
-        let now = self.clock.now();
         self.attempts = self.attempts.max(send.attempt);
-        self.watch.sent(send, now);
+        self.watch.sent(send, self.now);
         Attempt {
             number: send.attempt,
-            elapsed: now.since(self.began),
-            deadline: send.limit.and_then(|limit| self.clock.instant(now + limit)),
+            elapsed: self.elapsed(),
+            deadline: send.limit.and_then(|limit| self.clock.instant(self.now + limit)),
             last_code: self.last_code,
             is_hedge: send.kind == AttemptKind::Hedge,
             flag: send.flag,
@@ -138,7 +147,18 @@ where
         if self.call.is_between_attempts() && self.watch.poll_kill(cx).is_ready() {
             return Poll::Ready(());
         }
-        self.timer.poll(until, self.clock, cx)
+        ready!(self.timer.poll(until, self.clock, cx));
+        self.wake();
+        Poll::Ready(())
+    }
+
+    /// Ready when the work before the next attempt has ended, or the call's time, or by a kill.
+    pub(crate) fn poll_before_retry(&mut self, work: &mut BoxFuture, cx: &mut Context<'_>) -> Poll<()> {
+        if work.as_mut().poll(cx).is_pending() {
+            ready!(self.poll_wait(self.call.deadline(), cx));
+        }
+        self.wake();
+        Poll::Ready(())
     }
 
     /// Returns how long to wait until a time.
@@ -151,20 +171,24 @@ where
     where
         P: Handlers<T, E>,
     {
-        let now = self.clock.now();
+        self.wake();
+        let now = self.now;
         let assessment = self.handle.handlers().assess(outcome.as_ref(), attempt);
         let verdict = self.watch.classify(attempt, verdict(&assessment));
         let (is_success, code) = (verdict == Verdict::Success, verdict.code());
         self.handle.handlers().attempt_ended(&AttemptEnded {
             name: self.handle.name(),
             attempt,
-            elapsed: now.since(self.began),
+            elapsed: self.elapsed(),
             outcome: outcome.as_ref(),
             is_success,
         });
         self.last_code = Some(code);
-        self.emit(now, EventKind::Attempt { attempt, code });
+        self.emit(EventKind::Attempt { attempt, code });
         self.watch.attempt_ended(attempt, Some(&verdict), now);
+        if signals.progressed {
+            self.failures = [0; MAX_LIMITS];
+        }
         let class = assessment.limit.and_then(|(place, max_attempts)| {
             let failures = self.failures.get_mut(place)?;
             *failures += 1;
@@ -177,24 +201,26 @@ where
             wait: assessment.wait,
             class,
             stop: self.watch.stop(),
-            earlier: self.earlier.elapsed,
+            earlier: self.earlier,
         };
-        let random = fastrand::u64(..);
+        // Only waits are random.
+        let random = if is_success { 0 } else { fastrand::u64(..) };
         self.call.attempt_ended_with(self.watch.route(), attempt, verdict, &hints, now, random);
     }
 
     /// Records that an attempt was cut at its limit.
     pub(crate) fn attempt_timed_out(&mut self, attempt: u32, signals: Signals) {
-        let now = self.clock.now();
+        self.wake();
+        let now = self.now;
         let code = Code::DeadlineExceeded;
         self.last_code = Some(code);
-        self.emit(now, EventKind::Attempt { attempt, code });
+        self.emit(EventKind::Attempt { attempt, code });
         self.watch.attempt_ended(attempt, None, now);
         let hints = Hints {
             exhausted: signals.exhausted,
             progressed: signals.progressed,
             stop: self.watch.stop(),
-            earlier: self.earlier.elapsed,
+            earlier: self.earlier,
             ..Hints::default()
         };
         let random = fastrand::u64(..);
@@ -203,7 +229,7 @@ where
 
     /// Leaves the planned retry to a later call of the same key.
     pub(crate) fn leave_retry(&mut self) -> Option<Finish> {
-        self.call.leave_retry(self.watch.route(), self.clock.now())
+        self.call.leave_retry(self.watch.route(), self.now)
     }
 
     /// Ends the call, and returns its result from the last attempt that ended.
@@ -215,14 +241,8 @@ where
     where
         P: Handlers<T, E>,
     {
-        let elapsed = self.end(finish);
-        self.handle.handlers().call_ended(&CallEnded {
-            name: self.handle.name(),
-            attempts: self.attempts,
-            elapsed,
-            ending: finish.ending,
-        });
-        let attempts = self.attempts;
+        self.end::<T, E>(finish);
+        let (attempts, elapsed) = (self.attempts, self.elapsed());
         let last = last.filter(|(number, _)| finish.answer == Answer::Attempt(*number));
         match last {
             Some((_, Ok(value))) if finish.ending.fate.is_ok() || !self.handle.fails_on_value() => Ok(value),
@@ -233,24 +253,32 @@ where
         }
     }
 
-    fn end(&mut self, finish: &Finish) -> Duration {
+    fn end<T, E>(&mut self, finish: &Finish)
+    where
+        P: Handlers<T, E>,
+    {
         self.has_ended = true;
-        let now = self.clock.now();
-        self.watch.ended(finish, now);
-        self.emit(now, EventKind::Ended { attempts: self.attempts, ending: finish.ending });
-        now.since(self.began)
+        self.watch.ended(finish, self.now);
+        let (attempts, elapsed, ending) = (self.attempts, self.elapsed(), finish.ending);
+        self.emit(EventKind::Ended { attempts, ending });
+        let event = CallEnded { name: self.handle.name(), attempts, elapsed, ending };
+        self.handle.handlers().call_ended(&event);
     }
 
-    fn emit(&self, now: Time, kind: EventKind) {
-        self.handle.emit(|| now.since(self.began), kind);
+    fn emit(&self, kind: EventKind) {
+        self.handle.emit(|| self.elapsed(), kind);
     }
 }
 
 impl<H, S: Source> Session<H, S> {
     /// Returns the failure of a call without an answer.
-    pub(crate) fn not_answered(&self, reason: Reason) -> NotAnswered {
-        let elapsed = self.clock.now().since(self.began);
-        NotAnswered { reason, attempts: self.attempts, elapsed }
+    fn not_answered(&self, reason: Reason) -> NotAnswered {
+        NotAnswered { reason, attempts: self.attempts, elapsed: self.elapsed() }
+    }
+
+    /// Returns the time since the call began, or the first call with the same key.
+    fn elapsed(&self) -> Duration {
+        self.now.since(self.began).saturating_add(self.earlier)
     }
 }
 
@@ -272,9 +300,12 @@ where
     P: Handlers<T, E>,
     S: Source,
 {
-    if handle.handlers().permits(handle.name()) {
+    let (handlers, name) = (handle.handlers(), handle.name());
+    if handlers.permits(name) {
         return Ok(());
     }
+    let (attempts, elapsed, ending) = (0, Duration::ZERO, Ending::real(Fate::Cancelled));
+    handlers.call_ended(&CallEnded { name, attempts, elapsed, ending });
     Err(Error::NotAnswered(NotAnswered::unmade(Reason::NotPermitted)))
 }
 
