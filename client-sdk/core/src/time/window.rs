@@ -68,6 +68,8 @@ impl Counts {
 #[derive(Debug)]
 pub struct Window {
     shape: WindowShape,
+    /// Length of a bucket in microseconds.
+    bucket_us: u64,
     buckets: Box<[AtomicU64]>,
 }
 
@@ -76,7 +78,8 @@ impl Window {
     #[must_use]
     pub fn new(shape: WindowShape) -> Self {
         let count = usize::try_from(shape.buckets.max(1)).unwrap_or(1);
-        Self { shape, buckets: (0..count).map(|_| AtomicU64::new(0)).collect() }
+        let bucket_us = micros(shape.bucket_length).max(1);
+        Self { shape, bucket_us, buckets: (0..count).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Returns the shape.
@@ -96,6 +99,7 @@ impl Window {
     }
 
     /// Counts an attempt that ended at `now`. Returns true if it is the first of its bucket.
+    #[inline]
     pub(crate) fn count(&self, is_failure: bool, now: Time) -> bool {
         if is_failure {
             self.add(now, |bucket| Bucket { failures: (bucket.failures + 1).min(COUNT_MAX), ..bucket })
@@ -175,7 +179,7 @@ impl Window {
 
     /// Returns the number of the bucket since the origin.
     fn number(&self, now: Time) -> u64 {
-        now.as_micros() / micros(self.shape.bucket_length).max(1)
+        now.as_micros() / self.bucket_us
     }
 
     fn slot(&self, now: Time) -> Slot {

@@ -61,6 +61,7 @@ where
     S: Source,
 {
     /// Begins a call.
+    #[inline]
     pub(crate) fn begin(handle: H, Plan { earlier, may_hedge, replayable }: Plan) -> Self {
         let clock = handle.source().clock();
         let now = clock.now();
