@@ -22,8 +22,21 @@
 //! # }).unwrap();
 //! ```
 //!
-//! A [`Retry`] is made once and used often: all its calls share the retry breaker, which bounds retries while
-//! too many attempts fail. Without a predicate an error is retried only if its type implements [`Retryable`].
+//! A [`Retry`] is made once and used often. All its calls share a budget: in the last 10 s at most one extra
+//! attempt per five calls, and ten per second in addition. [`Builder`] has more gates, and all settings.
+//!
+//! Without a predicate an error is retried only if its type implements [`Retryable`]. Predicates, hints and
+//! listeners are added to the builder or to the handle. [`Error`] has the last error, and how the call ended.
+//!
+//! | for | use |
+//! |---|---|
+//! | a body that borrows what it captures | [`Retry::call`] |
+//! | a body that changes what it captures | [`Retry::call_mut`] |
+//! | several attempts at once | [`Retry::call_hedged`] |
+//! | threads without a runtime | [`Retry::call_blocking`] |
+//! | messages of a queue | [`Retry::stateful`] |
+//! | a call without a handle | [`retry()`] |
+//! | tower services | `RetryLayer`, feature `tower` |
 //!
 //! The crate has no retry rule of its own. `damper-core` decides; the same engine governs gRPC calls in
 //! `damper-sdk`, where the policies come from a control plane.
@@ -61,6 +74,14 @@ pub use handlers::{ByType, Handlers};
 pub use layer::{ByClone, CopyRequest, RetryLayer, RetryService};
 pub use registry::Registry;
 pub use stateful::Stateful;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/retry-anything.md")]
+mod retry_anything {}
 
 /// What a driver of the handles needs; no part of the stable interface.
 #[doc(hidden)]
