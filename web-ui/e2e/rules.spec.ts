@@ -79,7 +79,7 @@ test("higher amplification is shown before a rule is saved", async ({ page }) =>
   await page.locator('[data-field="retry.max_attempts"]').getByRole("textbox").fill("9");
   const amplified = page.getByTestId("amplified");
   await expect(amplified).toContainText(/▲ Up:\s+Attempts on this hop at most \d →to 9 per call/);
-  await expect(amplified).toContainText(/At the end of the worst chain gateway → orders → inventory → stock: \d+ →to \d+ attempts per request/);
+  await expect(amplified).toContainText(/Attempts along gateway → orders → inventory → stock at most \d+ →to \d+ per request/);
 });
 
 test("the review predicts load and success", async ({ page }) => {

@@ -86,7 +86,7 @@ const refusing: Answer = ({ kind }) => {
 async function changed(url: string): Promise<void> {
   const rules = createClient(Rules, createGrpcWebTransport({ baseUrl: url }));
   const people = ["ann", "ben", "chidi", "dana"];
-  const reasons = ["Fewer repeats while the ledger is slow", "Observe first", "Reviewed with the callee's owners", "INC-2041: calm the callers down",
+  const reasons = ["Fewer retries while the ledger is slow", "Observe first", "Reviewed with the callee's owners", "INC-2041: calm the callers down",
     "Back to what it was before the incident", "One attempt less at the edge"];
   const some = edges.filter(({ routesWithoutRule }) => routesWithoutRule === 0).slice(0, 9);
   for (const [at, { callerService, calleeService }] of some.entries()) {

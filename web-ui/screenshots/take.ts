@@ -14,7 +14,7 @@ import type { Kind } from "./servers";
 type State = "empty" | "loading" | "failing" | "full" | "many";
 
 const WIDE = { width: 1440, height: 900, most: 1500 };
-const NARROW = { width: 420, height: 900, most: 1800 };
+const NARROW = { width: 390, height: 900, most: 1800 };
 const ALL = [WIDE, NARROW].flatMap((size) => (["light", "dark"] as const).map((scheme) => ({ size, scheme })));
 const TWO = ALL.filter(({ size, scheme }) => (size === WIDE) === (scheme === "light"));
 const STATES: readonly { state: State; variants: typeof ALL }[] = [
@@ -77,7 +77,7 @@ async function bring(page: Page, proxy: BlockingProxy, shown: Shown, state: Stat
     return;
   }
   await expect(page.getByTestId("liveness")).toContainText("live");
-  await expect(page.locator(".loading")).toHaveCount(0);
+  await expect(page.locator(".loading, [aria-busy=true]")).toHaveCount(0);
   if (state !== "empty") await shown.act?.(page);
   // A second message of the stream, so that charts and rates show data.
   const before = await page.evaluate(() => performance.now());

@@ -40,12 +40,12 @@ test("both sides name the free retries if only they change", () => {
   ]);
 });
 
-test("the worst chain is named, and both where it becomes another", () => {
+test("the worst chain is named, and both if it becomes another", () => {
   const before = { ...bound(3, 1.1), ...chain(4n, "shop", "cart", "stock") };
   expect(asText(before, { ...bound(3, 1.1), ...chain(16n, "shop", "cart", "stock") })).toEqual([
-    "up: At the end of the worst chain shop → cart → stock: 4 → 16 attempts per request",
+    "up: Attempts along shop → cart → stock at most 4 → 16 per request",
   ]);
   expect(asText(before, { ...bound(3, 1.1), ...chain(3n, "web", "cart") })).toEqual([
-    "down: At the end of the worst chain: 4 (shop → cart → stock) → 3 (web → cart) attempts per request",
+    "down: Attempts along a chain at most 4 (shop → cart → stock) → 3 (web → cart) per request",
   ]);
 });

@@ -64,11 +64,11 @@ function ofChain(before: ChainBound | undefined, after: ChainBound | undefined):
   const [was, is] = [pathOf(before), pathOf(after)];
   const isSame = was === is;
   return [{
-    what: isSame ? `At the end of the worst chain ${is}:` : "At the end of the worst chain:",
+    what: isSame ? `Attempts along ${is} at most` : "Attempts along a chain at most",
     before: isSame ? String(before.sends) : `${String(before.sends)} (${was})`,
     after: isSame ? String(after.sends) : `${String(after.sends)} (${is})`,
     isUp: after.sends > before.sends,
-    unit: "attempts per request",
+    unit: "per request",
   }];
 }
 

@@ -62,7 +62,7 @@ test("higher amplification is shown while typing and in the review", async () =>
   const field = await attempts();
   await user.clear(field);
   await user.type(field, "4");
-  const raised = /▲ Up:\s+Attempts on this hop at most 3 →to 4 per call.*▲ Up:\s+At the end of the worst chain shop → cart → stock: 5 →to 6 attempts per request/s;
+  const raised = /▲ Up:\s+Attempts on this hop at most 3 →to 4 per call.*▲ Up:\s+Attempts along shop → cart → stock at most 5 →to 6 per request/s;
   expect((await screen.findByTestId("amplified")).textContent).toMatch(raised);
   await user.click(screen.getByRole("button", { name: "Review 1 change…" }));
   expect(within(screen.getByRole("dialog")).getByTestId("amplified").textContent).toMatch(raised);
