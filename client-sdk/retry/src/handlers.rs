@@ -1,6 +1,7 @@
 //! Assesses outcomes and observes calls: predicates, hints and listeners, composed without allocation.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use damper_core::Verdict;
@@ -66,6 +67,31 @@ pub trait Handlers<T, E> {
 
     /// Called at the end of every call.
     fn call_ended(&self, _event: &CallEnded<'_>) {}
+}
+
+/// Handlers whose type has a name; see [`Retry::boxed`](crate::Retry::boxed).
+pub type BoxHandlers<T, E> = Arc<dyn Handlers<T, E> + Send + Sync>;
+
+impl<T, E, P: Handlers<T, E> + ?Sized> Handlers<T, E> for Arc<P> {
+    fn assess(&self, outcome: Result<&T, &E>, attempt: u32) -> Assessment {
+        (**self).assess(outcome, attempt)
+    }
+
+    fn permits(&self, name: &str) -> bool {
+        (**self).permits(name)
+    }
+
+    fn attempt_ended(&self, event: &AttemptEnded<'_, T, E>) {
+        (**self).attempt_ended(event);
+    }
+
+    fn before_retry(&self, attempt: u32, error: &E) -> Option<BoxFuture> {
+        (**self).before_retry(attempt, error)
+    }
+
+    fn call_ended(&self, event: &CallEnded<'_>) {
+        (**self).call_ended(event);
+    }
 }
 
 /// Assesses errors by their type; see [`Retryable`].

@@ -65,11 +65,11 @@ pub use damper_core::{
 };
 pub use error::{Error, Failed, NotAnswered, Reason};
 pub use events::{AttemptEnded, CallEnded, Event, EventKind, Listener, LogRetries, Stats};
-pub use handle::Retry;
 pub use handle::builder::Builder;
 pub use handle::future::{Body, Calling};
 pub use handle::once::{Once, retry};
-pub use handlers::{ByType, Handlers};
+pub use handle::{BoxRetry, Retry};
+pub use handlers::{BoxHandlers, ByType, Handlers};
 #[cfg(feature = "tower")]
 pub use layer::{ByClone, CopyRequest, RetryLayer, RetryService};
 pub use registry::Registry;

@@ -12,7 +12,7 @@ use std::thread::{self, Thread};
 
 use common::{Fault, eager, ms, play};
 use damper_retry::{
-    Backoff, Budget, Error, Fate, Hedge, HedgeDelay, Mode, Policy, Ratio, Retry, RetryBreaker, Stop,
+    Backoff, BoxRetry, Budget, Error, Fate, Hedge, HedgeDelay, Mode, Policy, Ratio, Retry, RetryBreaker, Stop,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, advance, sleep, timeout};
@@ -250,6 +250,20 @@ async fn body_borrows_and_changes_what_it_captures() {
         })
         .await;
     assert_eq!((length, result.unwrap(), connection), (3, 5, vec![1, 2]));
+}
+
+/// A client that keeps its handle.
+struct Client {
+    fetch: BoxRetry<usize, Fault>,
+}
+
+#[tokio::test(start_paused = true)]
+async fn boxed_handle_is_kept_in_a_struct() {
+    let retry = eager().retry_if(|error: &Fault| *error == Fault::Io).retry_if_value(|value| *value == 0);
+    let client = Client { fetch: retry.build().unwrap().boxed() };
+    let (starts, result) = play(&client.fetch, &[Err(Fault::Io), Ok(0), Ok(7)]).await;
+    assert_eq!((starts.len(), result.unwrap()), (3, 7));
+    assert_eq!(play(&client.fetch.clone(), &[Err(Fault::Business)]).await.0.len(), 1);
 }
 
 /// The time limits of a call do not depend on when its future is first polled.

@@ -20,7 +20,7 @@ use self::future::Calling;
 use crate::attempt::Attempt;
 use crate::error::{Error, NotAnswered};
 use crate::events::{EVENTS, Event, EventKind, Stats};
-use crate::handlers::{ByType, Handlers};
+use crate::handlers::{BoxHandlers, ByType, Handlers};
 use crate::source::{Local, Source};
 
 /// Retries calls. All calls of a handle and of its clones share gates and statistics.
@@ -42,6 +42,9 @@ struct Shared<S> {
     has_receivers: AtomicBool,
     source: S,
 }
+
+/// A handle whose type can be named; see [`Retry::boxed`].
+pub type BoxRetry<T, E> = Retry<BoxHandlers<T, E>>;
 
 impl<P: Clone, S> Clone for Retry<P, S> {
     fn clone(&self) -> Self {
@@ -96,6 +99,15 @@ impl<P, S: Source> Retry<P, S> {
             source,
         };
         Self { shared: Arc::new(shared), handlers }
+    }
+
+    /// Returns the same handle with a type that can be named, for a field of a struct.
+    #[must_use]
+    pub fn boxed<T, E>(self) -> Retry<BoxHandlers<T, E>, S>
+    where
+        P: Handlers<T, E> + Send + Sync + 'static,
+    {
+        self.map_handlers(|handlers| Arc::new(handlers) as BoxHandlers<T, E>)
     }
 
     /// Makes a call: runs the body until an attempt succeeds or no further one is made.
