@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use damper_core::{Earlier, Finish, Step};
+use damper_core::{Earlier, Finish, SendAttempt, Step};
 use pin_project_lite::pin_project;
 
 use crate::attempt::{Attempt, Running, Signals};
@@ -47,29 +47,9 @@ pin_project! {
         B: Body,
     {
         // `None` once the call has begun.
-        start: Option<Start<H, B>>,
-        // Stateful retry: a retry is left to a later call with the same key if this returns true.
-        leaves: Option<LeavesRetry<E>>,
-        #[pin]
-        active: Option<Active<H, S, B, T, E>>,
-    }
-}
-
-/// What a call begins with.
-struct Start<H, B> {
-    handle: H,
-    body: B,
-    plan: Plan,
-}
-
-pin_project! {
-    /// A call that has begun.
-    struct Active<H, S, B, T, E>
-    where
-        S: Source,
-        B: Body,
-    {
-        session: Session<H, S>,
+        start: Option<(H, Plan)>,
+        // `None` until then.
+        session: Option<Session<H, S>>,
         body: B,
         #[pin]
         main: Option<Running<B::Future>>,
@@ -77,7 +57,20 @@ pin_project! {
         last: Option<(u32, Result<T, E>)>,
         // Work before the next attempt.
         before_retry: Option<BoxFuture>,
+        // Stateful retry: a retry is left to a later call with the same key if this returns true.
+        leaves: Option<LeavesRetry<E>>,
     }
+}
+
+/// A call that has begun: the parts of its future.
+struct Active<'a, H, S: Source, B: Body, T, E> {
+    session: &'a mut Session<H, S>,
+    body: &'a mut B,
+    main: Pin<&'a mut Option<Running<B::Future>>>,
+    hedges: &'a mut Vec<Pin<Box<Running<B::Future>>>>,
+    last: &'a mut Option<(u32, Result<T, E>)>,
+    before_retry: &'a mut Option<BoxFuture>,
+    leaves: Option<&'a LeavesRetry<E>>,
 }
 
 impl<H, S: Source, B: Body, T, E> Calling<H, S, B, T, E> {
@@ -85,13 +78,22 @@ impl<H, S: Source, B: Body, T, E> Calling<H, S, B, T, E> {
     /// body can run again.
     pub fn new(handle: H, body: B, may_hedge: bool, replayable: bool) -> Self {
         let plan = Plan { may_hedge, replayable, ..Plan::ONE_AT_A_TIME };
-        Self { start: Some(Start { handle, body, plan }), leaves: None, active: None }
+        Self {
+            start: Some((handle, plan)),
+            session: None,
+            body,
+            main: None,
+            hedges: Vec::new(),
+            last: None,
+            before_retry: None,
+            leaves: None,
+        }
     }
 
     /// Continues earlier calls of a stateful retry.
     pub(crate) fn continuing(mut self, earlier: Earlier, leaves: LeavesRetry<E>) -> Self {
-        if let Some(start) = &mut self.start {
-            start.plan.earlier = earlier;
+        if let Some((_, plan)) = &mut self.start {
+            plan.earlier = earlier;
         }
         Self { leaves: Some(leaves), ..self }
     }
@@ -107,8 +109,10 @@ where
 {
     /// Cancels the call, and the attempts in flight.
     pub(crate) fn cancel(self: Pin<&mut Self>) -> NotAnswered {
-        let active = self.project().active.as_pin_mut();
-        active.map_or(NotAnswered::unmade(Reason::Cancelled), Active::cancel)
+        let mut this = self.project();
+        this.main.set(None);
+        this.hedges.clear();
+        this.session.as_mut().map_or(NotAnswered::unmade(Reason::Cancelled), Session::cancel::<T, E>)
     }
 }
 
@@ -123,25 +127,21 @@ where
     type Output = Result<T, Error<E>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        if let Some(active) = this.active.as_mut().as_pin_mut() {
-            active.project().session.wake();
-        } else if let Some(Start { handle, body, plan }) = this.start.take() {
+        let this = self.project();
+        if let Some(session) = this.session {
+            session.wake();
+        } else if let Some((handle, plan)) = this.start.take() {
             check_permit(&*handle)?;
-            this.active.set(Some(Active {
-                session: Session::begin(handle, plan),
-                body,
-                main: None,
-                hedges: Vec::new(),
-                last: None,
-                before_retry: None,
-            }));
+            *this.session = Some(Session::begin(handle, plan));
         }
-        this.active.as_pin_mut().map_or(Poll::Pending, |active| active.poll(this.leaves.as_ref(), cx))
+        let Some(session) = this.session else { return Poll::Pending };
+        let (body, main, hedges, last) = (this.body, this.main, this.hedges, this.last);
+        let (before_retry, leaves) = (this.before_retry, this.leaves.as_ref());
+        Active { session, body, main, hedges, last, before_retry, leaves }.poll(cx)
     }
 }
 
-impl<H, P, S, B, T, E> Active<H, S, B, T, E>
+impl<H, P, S, B, T, E> Active<'_, H, S, B, T, E>
 where
     H: Deref<Target = Retry<P, S>>,
     P: Handlers<T, E>,
@@ -149,115 +149,88 @@ where
     B: Body,
     B::Future: Future<Output = Result<T, E>>,
 {
-    fn poll(
-        mut self: Pin<&mut Self>,
-        leaves: Option<&LeavesRetry<E>>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<T, Error<E>>> {
+    fn poll(mut self, cx: &mut Context<'_>) -> Poll<Result<T, Error<E>>> {
         loop {
-            let ended = self.as_mut().poll_attempts(cx);
+            let ended = self.poll_attempts(cx);
             let has_ended = ended.is_some();
             if let Some((number, signals, outcome)) = ended {
-                self.as_mut().attempt_ended(number, signals, outcome, leaves.is_none());
+                self.attempt_ended(number, signals, outcome);
             }
-            if let Some(finish) = leaves.and_then(|leaves| self.as_mut().leave_retry(leaves)) {
-                let this = self.project();
-                return Poll::Ready(this.session.finish(&finish, this.last.take()));
+            if let Some(finish) = self.leave_retry() {
+                return Poll::Ready(self.session.finish(&finish, self.last.take()));
             }
-            let mut this = self.as_mut().project();
-            if let Some(work) = this.before_retry {
-                ready!(this.session.poll_before_retry(work, cx));
-                *this.before_retry = None;
+            if let Some(work) = self.before_retry {
+                ready!(self.session.poll_before_retry(work, cx));
+                *self.before_retry = None;
             }
-            match this.session.next_step() {
-                Step::Send(send) => {
-                    let attempt = this.session.start(&send);
-                    let body = this.body;
-                    let running = this
-                        .session
-                        .enter(send.attempt, || Running::new(send.attempt, || body.start(attempt)));
-                    if this.main.is_none() {
-                        this.main.set(Some(running));
-                    } else {
-                        this.hedges.push(Box::pin(running));
-                    }
-                }
+            match self.session.next_step() {
+                Step::Send(send) => self.start(&send),
                 // Another attempt may be ready too, and its waker is not called again.
                 Step::Wait { .. } if has_ended => {}
-                Step::Wait { until } => ready!(this.session.poll_wait(until, cx)),
+                Step::Wait { until } => ready!(self.session.poll_wait(until, cx)),
                 Step::Cancel { attempt } => {
-                    let signals = self.as_mut().cut(attempt);
-                    let this = self.as_mut().project();
-                    this.session.attempt_timed_out(attempt, signals);
-                    if leaves.is_some() {
-                        *this.last = None;
+                    let signals = self.cut(attempt);
+                    self.session.attempt_timed_out(attempt, signals);
+                    if self.leaves.is_some() {
+                        *self.last = None;
                     }
                 }
                 Step::Finish(finish) => {
-                    this.main.set(None);
-                    this.hedges.clear();
-                    return Poll::Ready(this.session.finish(&finish, this.last.take()));
+                    self.main.set(None);
+                    self.hedges.clear();
+                    return Poll::Ready(self.session.finish(&finish, self.last.take()));
                 }
             }
         }
     }
 
-    /// Cancels the call.
-    fn cancel(self: Pin<&mut Self>) -> NotAnswered {
-        let mut this = self.project();
-        this.main.set(None);
-        this.hedges.clear();
-        this.session.cancel::<T, E>()
+    fn start(&mut self, send: &SendAttempt) {
+        let (number, attempt) = (send.attempt, self.session.start(send));
+        let body = &mut *self.body;
+        let running = self.session.enter(number, || Running::new(number, || body.start(attempt)));
+        if self.main.is_none() {
+            self.main.set(Some(running));
+        } else {
+            self.hedges.push(Box::pin(running));
+        }
     }
 
-    /// Records the outcome of an attempt. `retries`: this call makes the next attempt.
-    fn attempt_ended(
-        self: Pin<&mut Self>,
-        number: u32,
-        signals: Signals,
-        outcome: Result<T, E>,
-        retries: bool,
-    ) {
-        let this = self.project();
-        this.session.attempt_ended(number, &outcome, signals);
-        if retries {
-            *this.before_retry = this.session.before_retry(number, &outcome);
+    /// Records the outcome of an attempt.
+    fn attempt_ended(&mut self, number: u32, signals: Signals, outcome: Result<T, E>) {
+        self.session.attempt_ended(number, &outcome, signals);
+        if self.leaves.is_none() {
+            *self.before_retry = self.session.before_retry(number, &outcome);
         }
-        *this.last = Some((number, outcome));
+        *self.last = Some((number, outcome));
     }
 
     /// Ends the call if its next attempt belongs to a later call of the same key.
-    fn leave_retry(self: Pin<&mut Self>, leaves: &LeavesRetry<E>) -> Option<Finish> {
-        let this = self.project();
-        if !this.session.is_between_attempts() {
-            return None;
-        }
-        let is_left = match this.last {
+    fn leave_retry(&mut self) -> Option<Finish> {
+        let leaves = self.leaves.filter(|_| self.session.is_between_attempts())?;
+        let is_left = match self.last {
             Some((_, Err(error))) => leaves(error),
             // The attempt was cut.
             None => true,
             Some((_, Ok(_))) => false,
         };
-        if is_left { this.session.leave_retry() } else { None }
+        if is_left { self.session.leave_retry() } else { None }
     }
 
     /// Returns an attempt that has ended.
-    fn poll_attempts(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Option<Ended<T, E>> {
-        let mut this = self.project();
-        if let Some(main) = this.main.as_mut().as_pin_mut() {
+    fn poll_attempts(&mut self, cx: &mut Context<'_>) -> Option<Ended<T, E>> {
+        if let Some(mut main) = self.main.as_mut().as_pin_mut() {
             let number = main.number();
-            if let Poll::Ready(outcome) = this.session.enter(number, || main.poll(cx)) {
-                let signals =
-                    this.main.as_ref().as_pin_ref().map_or(Signals::default(), |main| main.signals());
-                this.main.set(None);
+            if let Poll::Ready(outcome) = self.session.enter(number, || main.as_mut().poll(cx)) {
+                let signals = main.signals();
+                self.main.set(None);
                 return Some((number, signals, outcome));
             }
         }
-        for at in 0..this.hedges.len() {
-            let Some(hedge) = this.hedges.get_mut(at) else { break };
+        for at in 0..self.hedges.len() {
+            let Some(hedge) = self.hedges.get_mut(at) else { break };
             let number = hedge.number();
-            if let Poll::Ready(outcome) = this.session.enter(number, || hedge.as_mut().poll(cx)) {
-                let signals = this.hedges.swap_remove(at).signals();
+            if let Poll::Ready(outcome) = self.session.enter(number, || hedge.as_mut().poll(cx)) {
+                let signals = self.hedges.swap_remove(at).signals();
                 return Some((number, signals, outcome));
             }
         }
@@ -265,14 +238,13 @@ where
     }
 
     /// Drops an attempt.
-    fn cut(self: Pin<&mut Self>, attempt: u32) -> Signals {
-        let mut this = self.project();
-        if let Some(main) = this.main.as_ref().as_pin_ref().filter(|main| main.number() == attempt) {
+    fn cut(&mut self, attempt: u32) -> Signals {
+        if let Some(main) = self.main.as_ref().as_pin_ref().filter(|main| main.number() == attempt) {
             let signals = main.signals();
-            this.main.set(None);
+            self.main.set(None);
             return signals;
         }
-        let at = this.hedges.iter().position(|hedge| hedge.number() == attempt);
-        at.map_or(Signals::default(), |at| this.hedges.swap_remove(at).signals())
+        let at = self.hedges.iter().position(|hedge| hedge.number() == attempt);
+        at.map_or(Signals::default(), |at| self.hedges.swap_remove(at).signals())
     }
 }
