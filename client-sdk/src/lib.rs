@@ -101,7 +101,7 @@ pub use control::{NotReady, Source, Status};
 pub use damper::Damper;
 pub use damper_core::chain::Repeater;
 pub use damper_core::repeat_limit::Served;
-pub use damper_core::{Code, Counters, Ending, Fate, Faults, Kill, Mode};
+pub use damper_core::{CallOptions, Code, Counters, Ending, Fate, Faults, Kill, Mode};
 pub use damper_retry as retry;
 pub use operation::{Governed, Operation};
 pub use options::Options;

@@ -14,7 +14,7 @@ use axum::routing::{any, get};
 use bytes::Bytes;
 use damper_sdk::http::HttpClient;
 use damper_sdk::retry::Error;
-use damper_sdk::{Context, Damper, Fate};
+use damper_sdk::{CallOptions, Context, Damper, Fate};
 use http_body_util::Full;
 use tokio::net::TcpListener;
 
@@ -146,6 +146,18 @@ async fn only_requests_that_may_be_repeated_are_retried() {
 }
 
 #[tokio::test]
+async fn post_is_retried_if_the_caller_declares_it_idempotent() {
+    let (url, script) = scripted(&[503], &[]).await;
+    let options = CallOptions::new().idempotent();
+    external(&shop()).with_options(options).send(request("POST", &url)).await.unwrap();
+    assert_eq!(script.seen().len(), 3);
+    external(&shop()).with_options(options.max_attempts(2)).send(request("POST", &url)).await.unwrap();
+    assert_eq!(script.seen().len(), 3 + 2);
+    external(&shop()).with_options(options.no_retries()).send(request("GET", &url)).await.unwrap();
+    assert_eq!(script.seen().len(), 3 + 2 + 1);
+}
+
+#[tokio::test]
 async fn post_that_was_never_sent_is_retried() {
     // A port on which no process listens.
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
@@ -212,6 +224,11 @@ async fn hyper_client_works_as_any_tower_service() {
     let request = http::Request::put(&url).body(Full::new(Bytes::from_static(b"a"))).unwrap();
     let response = tower::Service::call(&mut client, request).await.unwrap();
     assert_eq!((response.status().as_u16(), script.seen().len()), (200, 2));
+    let (url, script) = scripted(&[503], &[]).await;
+    let once = http::Request::put(&url).extension(CallOptions::new().no_retries());
+    let request = once.body(Full::new(Bytes::from_static(b"a"))).unwrap();
+    tower::Service::call(&mut client, request).await.unwrap();
+    assert_eq!(script.seen().len(), 1);
 }
 
 /// A service between two others: serves HTTP and calls `below`.

@@ -30,8 +30,8 @@ mod rules;
 mod time;
 
 pub use call::{
-    Answer, AttemptKind, Call, CallStart, ClassCount, Earlier, Finish, Hints, Passthrough, SendAttempt, Step,
-    Stop, backoff,
+    Answer, AttemptKind, Call, CallOptions, CallStart, ClassCount, Earlier, Finish, Hints, Passthrough,
+    SendAttempt, Step, Stop, backoff,
 };
 pub use fault::{Fault, Faults, Percent, Ratio};
 pub use gates::repeat_limit::RepeatLimit;

@@ -60,8 +60,8 @@ pub use attempt::Attempt;
 pub use backoff::Backoff;
 pub use classify::{Class, Retryable};
 pub use damper_core::{
-    BreakerMode, Budget, CircuitBreaker, Code, Ending, Fate, Faults, Hedge, HedgeDelay, Jitter, Mode, Policy,
-    Ratio, RetryBreaker, Stop, StopWhen, WindowShape,
+    BreakerMode, Budget, CallOptions, CircuitBreaker, Code, Ending, Fate, Faults, Hedge, HedgeDelay, Jitter,
+    Mode, Policy, Ratio, RetryBreaker, Stop, StopWhen, WindowShape,
 };
 pub use error::{Error, Failed, NotAnswered, Reason};
 pub use events::{AttemptEnded, CallEnded, Event, EventKind, Listener, LogRetries, Stats};

@@ -59,6 +59,12 @@ impl ActiveCall {
         }
     }
 
+    /// Sends at most this number of attempts.
+    #[inline]
+    pub(super) fn limit_attempts(&mut self, max_attempts: u32) {
+        self.call.limit_attempts(max_attempts);
+    }
+
     /// Returns the first step.
     pub(super) fn first_step(&mut self) -> Step {
         self.step(self.now)

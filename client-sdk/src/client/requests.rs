@@ -9,7 +9,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::{Mode, Policy, SendAttempt, deadline};
+use damper_core::{CallOptions, Mode, Policy, SendAttempt, Time, deadline};
 use http::{HeaderMap, HeaderValue, Request};
 use tonic::GrpcMethod;
 use tonic::body::Body;
@@ -52,13 +52,14 @@ impl RequestFactory {
         policy: Option<&Policy>,
         memory: &Arc<ReplayBudget>,
         external: bool,
-        own_timeout: Option<Duration>,
+        asked: &RequestOptions,
     ) -> Self {
         let call_id = policy.is_some_and(|policy| policy.call_id && policy.mode == Mode::Enforce);
         if call_id {
             headers::put_call_id(request.headers_mut());
         }
-        let kept = policy.filter(|policy| policy.repeats()).and_then(|policy| keep(request, policy, memory));
+        let repeated = policy.filter(|policy| policy.repeats() && asked.call.allow_repeats());
+        let kept = repeated.and_then(|policy| keep(request, policy, memory));
         let is_enforced = policy.is_some_and(|policy| policy.mode == Mode::Enforce);
         // In observe mode the request is buffered only to learn whether it could be, and sent once.
         let head = (kept.is_some() && is_enforced).then(|| Head::of(request));
@@ -69,7 +70,7 @@ impl RequestFactory {
             *request.body_mut() = body;
             hang_up = line;
         }
-        Self { kept, head, own_timeout, call_id, external, baggage, hang_up }
+        Self { kept, head, own_timeout: asked.timeout, call_id, external, baggage, hang_up }
     }
 
     /// Returns the id that identifies the call at its callee.
@@ -122,10 +123,11 @@ impl RequestFactory {
 /// Settings in the application's request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestOptions {
-    /// Timeout set by the application.
+    /// Timeout in the application's `grpc-timeout`.
     pub(super) timeout: Option<Duration>,
     /// Trace of the call.
     pub(super) trace: Option<HexId>,
+    pub(super) call: CallOptions,
 }
 
 impl RequestOptions {
@@ -135,11 +137,17 @@ impl RequestOptions {
         let names = [&headers::TIMEOUT, &headers::TRACE_PARENT, &headers::PREVIOUS_ATTEMPTS];
         let [timeout, trace, previous] = headers::each(request.headers(), names);
         let timeout = timeout.and_then(deadline::parse);
-        let asked = Self { timeout, trace: trace.and_then(HexId::of_traceparent) };
+        let call = request.extensions().get().copied().unwrap_or_default();
+        let asked = Self { timeout, trace: trace.and_then(HexId::of_traceparent), call };
         if previous.is_some() {
             request.headers_mut().remove(&headers::PREVIOUS_ATTEMPTS);
         }
         asked
+    }
+
+    /// Returns the application's deadline of a call that begins at `now`.
+    pub(super) fn deadline(&self, now: Time) -> Option<Time> {
+        deadline::earliest([self.timeout.map(|timeout| now + timeout), self.call.deadline(now)])
     }
 }
 

@@ -6,7 +6,6 @@
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll};
-use std::time::Duration;
 
 use damper_core::{Answer, CallStart, Route, Step, Time, deadline};
 use http::{Request, Response};
@@ -66,7 +65,7 @@ impl<S> ClientService<S> {
             return Err((route, context));
         }
         let (asked, clock) = (RequestOptions::of(request), self.engine.clock());
-        let start = start(&context, asked.timeout, clock);
+        let start = start(&context, &asked, clock);
         let Some((call, send)) = damper_core::Passthrough::begin(&route, &start) else {
             return Err((route, context));
         };
@@ -87,16 +86,17 @@ impl<S> ClientService<S> {
     ) -> (CallSlot, Step) {
         let asked = RequestOptions::of(request);
         let (memory, policy) = (self.engine.memory(), route.policy());
-        let mut requests = RequestFactory::new(request, policy, memory, self.external, asked.timeout);
+        let mut requests = RequestFactory::new(request, policy, memory, self.external, &asked);
         let clock = self.engine.clock();
         let replayable = requests.are_replayable();
-        let start = CallStart { replayable, ..start(&context, asked.timeout, clock) };
+        let start = CallStart { replayable, ..start(&context, &asked, clock) };
         let watch = CallSpan::begin(Protocol::Grpc, &route, &self.callee, method_of(request), start.now);
         let ids = Ids { trace: asked.trace, call: requests.call_id(request) };
         let records = (watch, AttemptTrail::begin(ids, start.now));
         let hang_up = requests.take_hang_up();
         let call = || ActiveCall::begin(route, context, records, start, clock);
         let mut calling = CallSlot::begin(call, requests, self.external);
+        calling.call.limit_attempts(asked.call.attempts());
         calling.call.hang_up_at_end(hang_up);
         let step = calling.call.first_step();
         calling.refusal = is_killed(&step).then(|| self.refusal(method_of(request), start.now));
@@ -111,10 +111,10 @@ impl<S> ClientService<S> {
 }
 
 /// Returns the start of a call whose request is not buffered.
-fn start(context: &Option<Context>, own_timeout: Option<Duration>, clock: Clock) -> CallStart {
+fn start(context: &Option<Context>, asked: &RequestOptions, clock: Clock) -> CallStart {
     let now = clock.now();
     let (inherited, flag) = Context::inherited(context.as_ref(), clock);
-    let deadline = deadline::earliest([inherited, own_timeout.map(|timeout| now + timeout)]);
+    let deadline = deadline::earliest([inherited, asked.deadline(now)]);
     CallStart { now, deadline, flag, replayable: false }
 }
 

@@ -9,7 +9,9 @@ use std::task::{Context as Task, Poll};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use damper_core::{Failure, MAX_ROUTES, Policy, Pushback, Verdict, deadline, http as rules, key};
+use damper_core::{
+    CallOptions, Failure, MAX_ROUTES, Policy, Pushback, Verdict, deadline, http as rules, key,
+};
 use damper_retry::driver::Assessment;
 use damper_retry::{Attempt, Body, Calling, Failed, Handlers, Retry};
 use http::header::{DATE, RETRY_AFTER};
@@ -69,7 +71,7 @@ impl HttpClientLayer {
     /// Wraps an HTTP client: a `reqwest::Client` (feature `reqwest`), or any tower service of HTTP requests.
     /// Its own retries must be off. (The method of `tower_layer::Layer`, without the import.)
     pub fn layer<S>(&self, inner: S) -> HttpClient<S> {
-        HttpClient { inner, is_ready: false, shared: Arc::clone(&self.0), at: None }
+        HttpClient { inner, is_ready: false, shared: Arc::clone(&self.0), at: None, options: None }
     }
 
     fn with(self, change: impl FnOnce(Shared) -> Shared) -> Self {
@@ -120,6 +122,8 @@ pub struct HttpClient<S> {
     shared: Arc<Shared>,
     /// Template of all requests.
     at: Option<Arc<str>>,
+    /// Options of requests without their own.
+    options: Option<CallOptions>,
 }
 
 impl<S> HttpClient<S> {
@@ -129,8 +133,17 @@ impl<S> HttpClient<S> {
     where
         S: Clone,
     {
-        let shared = Arc::clone(&self.shared);
-        Self { inner: self.inner.clone(), is_ready: false, shared, at: Some(template.into()) }
+        Self { at: Some(template.into()), is_ready: false, ..self.clone() }
+    }
+
+    /// Returns the client with options for its calls: `client.with_options(CallOptions::new().idempotent())`.
+    /// Options in the extensions of an `http::Request` replace them.
+    #[must_use]
+    pub fn with_options(&self, options: CallOptions) -> Self
+    where
+        S: Clone,
+    {
+        Self { options: Some(options), is_ready: false, ..self.clone() }
     }
 
     /// Sends a request.
@@ -154,12 +167,17 @@ impl<S> HttpClient<S> {
         S::Response: HttpResponse,
         S::Error: Error + 'static,
     {
-        let handle = self.shared.handle(self.method_of(&request));
+        let mut handle = self.shared.handle(self.method_of(&request));
+        let options = request.options().or(self.options).unwrap_or_default();
+        if options != CallOptions::new() {
+            handle = Arc::new(handle.with_options(options));
+        }
         let policy = |policy: &Policy| (policy.repeats(), policy.chain.propagate_baggage);
         let (repeats, baggage) = handle.source().policy(policy).unwrap_or_default();
-        let copy = repeats.then(|| request.try_clone()).flatten();
+        let copy = (repeats && options.allow_repeats()).then(|| request.try_clone()).flatten();
         let replayable = copy.is_some();
-        let is_idempotent = rules::is_idempotent(request.method().as_str())
+        let is_idempotent = options.is_idempotent()
+            || rules::is_idempotent(request.method().as_str())
             || request.headers().contains_key(IDEMPOTENCY_KEY);
         let attempts = HttpAttempts {
             ready,

@@ -1,5 +1,6 @@
 //! Requests and responses of HTTP libraries.
 
+use damper_core::CallOptions;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 /// A request of an HTTP library.
@@ -15,6 +16,11 @@ pub trait HttpRequest: Sized {
 
     /// Returns the headers.
     fn headers_mut(&mut self) -> &mut HeaderMap;
+
+    /// Returns the options of the call; `None` if the library's requests have no extensions.
+    fn options(&self) -> Option<CallOptions> {
+        None
+    }
 
     /// Returns a copy; `None` if the body is a stream that can be sent once.
     fn try_clone(&self) -> Option<Self>;
@@ -44,6 +50,10 @@ impl<B: Clone> HttpRequest for Request<B> {
 
     fn headers_mut(&mut self) -> &mut HeaderMap {
         Request::headers_mut(self)
+    }
+
+    fn options(&self) -> Option<CallOptions> {
+        self.extensions().get().copied()
     }
 
     fn try_clone(&self) -> Option<Self> {

@@ -13,6 +13,7 @@ mod kills;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod operations;
+mod options;
 mod passing;
 mod peer;
 mod repeats;

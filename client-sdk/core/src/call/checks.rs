@@ -95,7 +95,7 @@ impl Call {
         (pending, failure, hints): (&Pending, Failure, &Hints<'_>),
         now: Time,
     ) -> Result<Option<Duration>, Fate> {
-        deny(!policy.repeats(), Fate::PolicyOff)?;
+        deny(!policy.repeats() || self.max_attempts <= 1, Fate::PolicyOff)?;
         deny(hints.never || !policy.retryable().contains(failure.code), Fate::NotRetryable)?;
         let heeded = failure.no_more_retry && !policy.chain.ignore_no_more_retry;
         deny(heeded, Fate::ChainNoMoreRetry)?;
@@ -111,7 +111,8 @@ impl Call {
         deny(self.start.flag.is_some() && !policy.chain.ignore_retry_flag, Fate::ChainRetryFlag)?;
         deny(committed, Fate::Committed)?;
         deny(!self.start.replayable, Fate::NotReplayable)?;
-        deny(self.counted_attempts() >= policy.max_attempts(), Fate::AttemptsExhausted)
+        let max_attempts = policy.max_attempts().min(self.max_attempts);
+        deny(self.counted_attempts() >= max_attempts, Fate::AttemptsExhausted)
     }
 
     /// Plans the next attempt if no other is in flight. A policy that only hedges sends it at once.

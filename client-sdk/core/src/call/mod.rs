@@ -39,10 +39,12 @@ mod checks;
 mod ending;
 mod hints;
 mod in_flight;
+mod options;
 mod passing;
 mod sending;
 
 pub use self::hints::{ClassCount, Earlier, Hints, Stop};
+pub use self::options::CallOptions;
 pub use self::passing::Passthrough;
 
 use self::ending::Failed;
@@ -152,6 +154,8 @@ pub struct Call {
     /// Deadline by the rule; differs in observe mode, where the rule's timeout ends nothing.
     rule_deadline: Option<Time>,
     attempts: u32,
+    /// Limit of attempts that the application sets.
+    max_attempts: u32,
     /// Attempts before the last progress: they count towards no limit.
     counted_from: u32,
     hedges_left: u32,
@@ -209,6 +213,7 @@ impl Call {
             deadline: if enforced(route).is_some() { rule_deadline } else { start.deadline },
             rule_deadline,
             attempts: 0,
+            max_attempts: u32::MAX,
             counted_from: 0,
             hedges_left: policy.and_then(|policy| policy.hedge).map_or(0, |hedge| hedge.max_hedges),
             unprocessed: 0,
@@ -226,6 +231,12 @@ impl Call {
             outcome: Outcome::Unknown,
             finish: None,
         }
+    }
+
+    /// Sends at most this number of attempts, whatever the rule allows.
+    #[inline]
+    pub fn limit_attempts(&mut self, max_attempts: u32) {
+        self.max_attempts = max_attempts;
     }
 
     /// Returns the deadline of the call.
@@ -362,7 +373,8 @@ impl Call {
             _ => return false,
         };
         *count += 1;
-        let repeats = enforced(route).is_some_and(Policy::repeats) && !route.switch().refuses_calls(now);
+        let repeats = self.max_attempts > 1 && enforced(route).is_some_and(Policy::repeats);
+        let repeats = repeats && !route.switch().refuses_calls(now);
         *count <= most && repeats && self.start.replayable && !pending.committed
     }
 }

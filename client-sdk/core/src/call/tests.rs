@@ -70,14 +70,17 @@ struct Driven {
 }
 
 fn drive(route: &Route, start: CallStart, verdicts: &[Verdict]) -> Driven {
-    let mut call = Call::begin(route, start);
-    let mut now = start.now;
+    drive_call(route, Call::begin(route, start), start.now, verdicts)
+}
+
+fn drive_call(route: &Route, mut call: Call, began: Time, verdicts: &[Verdict]) -> Driven {
+    let mut now = began;
     let mut sends = Vec::new();
     let mut verdicts = verdicts.iter();
     for _ in 0..100 {
         match call.next_step(route, now) {
             Step::Send(send) => {
-                sends.push((now.since(start.now).as_millis() as u64, send));
+                sends.push((now.since(began).as_millis() as u64, send));
                 let Step::Wait { until } = call.next_step(route, now) else { panic!("nothing to wait for") };
                 match verdicts.next() {
                     Some(verdict) => {
@@ -133,6 +136,20 @@ fn rule_without_retries_has_the_fate_policy_off() {
     check(with_retry(|retry| retry.max_attempts = 1), start(), &[UNAVAILABLE], Fate::PolicyOff, 1);
     check(Policy { retry: None, ..policy() }, start(), &[failed(Code::NotFound)], Fate::PolicyOff, 1);
     check(Policy { mode: Mode::Off, ..policy() }, start(), &[UNAVAILABLE], Fate::PolicyOff, 1);
+}
+
+#[test]
+fn application_reduces_the_attempts_of_a_rule() {
+    for (limit, fate, attempts) in
+        [(1, Fate::PolicyOff, 1), (2, Fate::AttemptsExhausted, 2), (9, Fate::AttemptsExhausted, 3)]
+    {
+        let route = route(policy());
+        let mut call = Call::begin(&route, start());
+        call.limit_attempts(limit);
+        let driven = drive_call(&route, call, start().now, &[UNAVAILABLE; 3]);
+        assert_eq!((driven.finish.ending, driven.sends.len()), (Ending::real(fate), attempts));
+        assert_eq!(driven.finish.marks_context, limit > 1, "layers above retry it");
+    }
 }
 
 #[test]

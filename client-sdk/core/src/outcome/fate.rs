@@ -41,7 +41,7 @@ pub enum Fate {
     NotReplayable,
     /// The response had begun before the failure.
     Committed,
-    /// No rule, or a rule that allows one attempt.
+    /// No rule, or a rule or an option of the call that allows one attempt.
     PolicyOff,
     /// The application dropped the call.
     Cancelled,

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use damper_core::Faults;
+use damper_core::{CallOptions, Faults};
 use tokio::sync::broadcast;
 
 use self::builder::{Builder, Settings};
@@ -28,6 +28,7 @@ use crate::source::{Local, Source};
 pub struct Retry<P = ByType, S = Local> {
     shared: Arc<Shared<S>>,
     handlers: P,
+    options: CallOptions,
 }
 
 /// What the clones of a handle share.
@@ -48,7 +49,7 @@ pub type BoxRetry<T, E> = Retry<BoxHandlers<T, E>>;
 
 impl<P: Clone, S> Clone for Retry<P, S> {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), handlers: self.handlers.clone() }
+        Self { shared: Arc::clone(&self.shared), handlers: self.handlers.clone(), options: self.options }
     }
 }
 
@@ -98,7 +99,17 @@ impl<P, S: Source> Retry<P, S> {
             has_receivers: AtomicBool::new(false),
             source,
         };
-        Self { shared: Arc::new(shared), handlers }
+        Self { shared: Arc::new(shared), handlers, options: CallOptions::new() }
+    }
+
+    /// Returns the handle with options for its calls. They replace earlier ones; breaker, budget and
+    /// statistics are shared.
+    #[must_use]
+    pub fn with_options(&self, options: CallOptions) -> Self
+    where
+        P: Clone,
+    {
+        Self { options, ..self.clone() }
     }
 
     /// Returns the same handle with a type that can be named, for a field of a struct.
@@ -204,13 +215,17 @@ impl<P, S: Source> Retry<P, S> {
     }
 
     pub(crate) fn map_handlers<N>(self, map: impl FnOnce(P) -> N) -> Retry<N, S> {
-        Retry { shared: self.shared, handlers: map(self.handlers) }
+        Retry { shared: self.shared, handlers: map(self.handlers), options: self.options }
     }
 
     /// Returns the source of the routes.
     #[doc(hidden)]
     pub fn source(&self) -> &S {
         &self.shared.source
+    }
+
+    pub(crate) fn options(&self) -> &CallOptions {
+        &self.options
     }
 
     pub(crate) fn handlers(&self) -> &P {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use damper_core::{
     Answer, AttemptKind, Call, CallStart, ClassCount, Code, Earlier, Ending, Failure, Fate, Finish, Hints,
-    Pushback, SendAttempt, Step, Time, Verdict,
+    Pushback, SendAttempt, Step, Time, Verdict, deadline,
 };
 
 use crate::attempt::{Attempt, Signals};
@@ -66,7 +66,10 @@ where
         let clock = handle.source().clock();
         let now = clock.now();
         let Begun { call: watch, deadline, flag } = handle.source().begin(now);
+        let options = handle.options();
+        let deadline = deadline::earliest([deadline, options.deadline(now)]);
         let mut call = Call::begin(watch.route(), CallStart { now, deadline, flag, replayable });
+        call.limit_attempts(options.attempts());
         call.resume(watch.route(), earlier, watch.stop(), now);
         if !may_hedge {
             call.forbid_hedges();
