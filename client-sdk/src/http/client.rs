@@ -6,25 +6,20 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll};
-use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use damper_core::{
-    CallOptions, Failure, MAX_ROUTES, Policy, Pushback, Verdict, deadline, http as rules, key,
-};
-use damper_retry::driver::Assessment;
-use damper_retry::{Attempt, Body, Calling, Failed, Handlers, Retry};
-use http::header::{DATE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use damper_core::{CallOptions, MAX_ROUTES, Policy, deadline, http as rules, key};
+use damper_retry::{Attempt, Body, Calling, Failed, Retry};
+use http::{HeaderMap, HeaderValue, Method};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::assess::{Assess, Sent};
 use super::message::{HttpRequest, HttpResponse};
 use crate::headers;
 use crate::operation::Governed;
-use crate::outcome::verdict;
 use crate::routes::{Callee, Runtime};
 
 /// Template of requests without one.
@@ -255,14 +250,6 @@ pub struct HttpAttempts<S, R> {
     baggage: bool,
 }
 
-/// Outcome of an attempt, with what its assessment needs.
-#[derive(Clone, Copy, Debug)]
-pub struct Sent<T> {
-    value: T,
-    is_idempotent: bool,
-    early_data: bool,
-}
-
 impl<S: Service<R> + Clone, R: HttpRequest> Body for HttpAttempts<S, R> {
     type Future = Sending<S, R>;
 
@@ -334,52 +321,6 @@ impl<S: Service<R>, R> Future for Sending<S, R> {
             .poll(cx)
             .map(|outcome| outcome.map(|value| sent.with(value)).map_err(|error| sent.with(error)))
     }
-}
-
-impl Sent<()> {
-    fn with<T>(self, value: T) -> Sent<T> {
-        Sent { value, is_idempotent: self.is_idempotent, early_data: self.early_data }
-    }
-}
-
-/// Assesses responses and errors by the rules for HTTP.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Assess {
-    external: bool,
-}
-
-impl<T: HttpResponse, E: Error + 'static> Handlers<Sent<T>, Sent<E>> for Assess {
-    fn assess(&self, outcome: Result<&Sent<T>, &Sent<E>>, _: u32) -> Assessment {
-        match outcome {
-            Ok(Sent { value, is_idempotent, early_data }) => {
-                let (status, fields) = (value.status(), value.headers());
-                let Some(code) = rules::code_of(status.as_u16()) else {
-                    return Assessment::of_verdict(Verdict::Success, false);
-                };
-                let pushback = retry_after(fields).map(|wait| rules::spread(wait, fastrand::u64(..)));
-                let no_more_retry = !self.external && fields.contains_key(&headers::NO_MORE_RETRY);
-                let failure = Failure { code, no_more_retry, pushback: pushback.map(Pushback::After) };
-                let never = !is_idempotent || status == StatusCode::TOO_EARLY && !early_data;
-                Assessment::of_verdict(Verdict::Failure(failure), never)
-            }
-            Err(Sent { value, is_idempotent, .. }) => {
-                let (verdict, was_sent) = verdict::of_http_error(value);
-                Assessment::of_verdict(verdict, was_sent && !is_idempotent)
-            }
-        }
-    }
-}
-
-/// Returns the wait of `Retry-After`: seconds, or a date relative to that of the response.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = |name| headers.get(name)?.to_str().ok();
-    let value = text(RETRY_AFTER)?;
-    if let Ok(seconds) = value.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let date = |text: &str| httpdate::parse_http_date(text).ok();
-    let now = text(DATE).and_then(date).unwrap_or_else(SystemTime::now);
-    Some(date(value)?.duration_since(now).unwrap_or_default())
 }
 
 pin_project! {

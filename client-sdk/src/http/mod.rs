@@ -7,10 +7,12 @@
 //! HTTP peers are mostly strangers. Flags and deadline are exchanged only with peers inside the system, see
 //! [`HttpClientLayer::internal`] and [`HttpServerLayer::internal`].
 
+mod assess;
 mod client;
 mod message;
 mod server;
 
-pub use client::{HttpAttempts, HttpClient, HttpClientLayer, HttpFuture, Sent};
+pub use assess::Sent;
+pub use client::{HttpAttempts, HttpClient, HttpClientLayer, HttpFuture};
 pub use message::{HttpRequest, HttpResponse};
 pub use server::{HttpServerFuture, HttpServerLayer, HttpServerService};
