@@ -87,7 +87,7 @@ test("the review separates warnings caused by the change", async () => {
   expect(dialog.querySelector("h2 + table.diff")?.textContent).toMatch(/max_attempts.*3.*5/s);
   expect(within(dialog).getByTestId("caused").textContent).toMatch(/5 attempts/);
   expect(within(dialog).getByTestId("caused").textContent).not.toMatch(/is off/);
-  expect(within(dialog).getByTestId("kept").textContent).toMatch(/1 warning already there.*is off/s);
+  expect(within(dialog).getByTestId("kept").textContent).toMatch(/1 warning from before this change.*is off/s);
 });
 
 test("where no token proves it a name and a reason are required", async () => {
