@@ -15,6 +15,7 @@ pub(crate) static BAGGAGE: HeaderName = HeaderName::from_static(chain::BAGGAGE);
 pub(crate) static PREVIOUS_ATTEMPTS: HeaderName = HeaderName::from_static(chain::PREVIOUS_ATTEMPTS);
 pub(crate) static ENVOY_ATTEMPT_COUNT: HeaderName = HeaderName::from_static(chain::ENVOY_ATTEMPT_COUNT);
 pub(crate) static NO_MORE_RETRY: HeaderName = HeaderName::from_static(chain::NO_MORE_RETRY);
+pub(crate) static FATE: HeaderName = HeaderName::from_static(chain::FATE);
 pub(crate) static PUSHBACK: HeaderName = HeaderName::from_static(chain::PUSHBACK);
 pub(crate) static ENVOY_RATE_LIMITED: HeaderName = HeaderName::from_static(chain::ENVOY_RATE_LIMITED);
 pub(crate) static CALL_ID: HeaderName = HeaderName::from_static(chain::CALL_ID);
@@ -142,13 +143,15 @@ pub(crate) fn put_call_id(headers: &mut HeaderMap) {
     headers.insert(&CALL_ID, id);
 }
 
-/// Removes retry fields that are meant for this hop only, and status details that are not base64: tonic
-/// panics on those, and no peer may cause that.
+/// Removes retry fields that are meant for this hop only, the report of a call of another process, and status
+/// details that are not base64: tonic panics on those, and no peer may cause that.
 pub(crate) fn clean(headers: &mut HeaderMap) {
-    if !headers.keys().any(|name| classify::is_hop_by_hop(name.as_str()) || name == DETAILS) {
+    let is_removed =
+        |name: &HeaderName| classify::is_hop_by_hop(name.as_str()) || [&DETAILS, &FATE].contains(&name);
+    if !headers.keys().any(is_removed) {
         return;
     }
-    for name in [&NO_MORE_RETRY, &PUSHBACK, &ENVOY_RATE_LIMITED] {
+    for name in [&NO_MORE_RETRY, &PUSHBACK, &ENVOY_RATE_LIMITED, &FATE] {
         headers.remove(name);
     }
     if !are_details_readable(headers) {

@@ -106,6 +106,7 @@ pub use damper_retry as retry;
 pub use operation::{Governed, Operation};
 pub use options::Options;
 pub use outcome::BoxError;
+pub use record::report::{CallReport, fate};
 pub use server::{ServerBody, ServerFuture, ServerLayer, ServerService};
 
 #[cfg(feature = "fuzzing")]

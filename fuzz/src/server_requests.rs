@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
-use damper_core::chain::{ENVOY_PREFIX, ENVOY_RATE_LIMITED, HOP_BY_HOP, NO_MORE_RETRY, PUSHBACK, Repeater};
+use damper_core::chain::{
+    ENVOY_PREFIX, ENVOY_RATE_LIMITED, FATE, HOP_BY_HOP, NO_MORE_RETRY, PUSHBACK, Repeater,
+};
 use damper_core::{Table, deadline};
 use damper_sdk::fuzzing::FuzzHarness;
 use damper_sdk::{BoxError, ClientService, Context};
@@ -235,11 +237,12 @@ impl Expected {
     }
 
     fn check_fields(&self, ran: &Ran, given: &HeaderMap, sent: &HeaderMap) {
-        let all = |fields: &HeaderMap| fields::without(fields, &[]);
+        let all = |fields: &HeaderMap| fields::without(fields, &[FATE]);
         if all(given) == all(sent) {
             return;
         }
-        assert_eq!(fields::without(given, &HOP_BY_HOP), fields::without(sent, &HOP_BY_HOP));
+        let hops = [&HOP_BY_HOP[..], &[FATE]].concat();
+        assert_eq!(fields::without(given, &hops), fields::without(sent, &hops));
         let status = given.get("grpc-status").map(|status| status.as_bytes());
         assert!(status.is_some_and(|status| status != b"0"), "the flag on a success");
         assert!(ran.failed || self.told, "the flag without a reason");

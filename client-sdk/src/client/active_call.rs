@@ -6,12 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::{Call, CallStart, Code, Failure, Fate, Finish, Mode, SendAttempt, Step, Time, Verdict};
+use damper_core::{
+    Answer, Call, CallStart, Code, Failure, Fate, Finish, Mode, SendAttempt, Step, Time, Verdict,
+};
 
 use super::body_canceller::BodyCanceller;
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::outcome::cause::{self, Cause};
+use crate::record::report::CallReport;
 use crate::record::telemetry::{AttemptSpan, CallSpan};
 use crate::record::trail::AttemptTrail;
 use crate::routes::RouteHandle;
@@ -147,6 +150,12 @@ impl ActiveCall {
     /// Returns the time left; `None` without a deadline.
     pub(crate) fn time_left(&self) -> Option<Duration> {
         self.call.deadline().map(|deadline| deadline.since(self.clock.now()))
+    }
+
+    /// Returns the report of a call that has ended; `None` if no rule or kill decided about it.
+    pub(super) fn report(&self, finish: &Finish) -> Option<CallReport> {
+        let is_decided = self.is_enforced() || finish.answer == Answer::Killed;
+        is_decided.then(|| self.trail.report(finish, self.now))
     }
 
     fn step(&mut self, now: Time) -> Step {

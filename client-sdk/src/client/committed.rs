@@ -9,6 +9,7 @@ use damper_core::{Answer, Step, Verdict};
 use super::passthrough::PassthroughCall;
 use super::slot::{CallState, CommittedAttempt};
 use crate::outcome::cause::Cause;
+use crate::record::report::CallReport;
 
 #[derive(Debug)]
 pub(super) enum CommittedCall {
@@ -25,22 +26,28 @@ impl CommittedCall {
         }
     }
 
-    /// Records the end of the response. Returns true if the application gets a timeout.
-    pub(super) fn ended(self, verdict: Verdict, cause: Cause<'_>) -> bool {
+    /// Records the end of the response.
+    pub(super) fn ended(self, verdict: Verdict, cause: Cause<'_>) -> CallEnd {
         match self {
             Self::Passing(call) => {
                 call.ended(&verdict, cause);
-                false
+                CallEnd::default()
             }
-            Self::Governed(mut call) => is_timed_out(&call.ended(verdict, cause)),
+            Self::Governed(mut call) => {
+                let step = call.ended(verdict, cause);
+                CallEnd::of(&call, &step)
+            }
         }
     }
 
     /// As [`ended`](Self::ended), for a response that timed out.
-    pub(super) fn timed_out(self) -> bool {
+    pub(super) fn timed_out(self) -> CallEnd {
         match self {
-            Self::Passing(_) => false,
-            Self::Governed(mut call) => is_timed_out(&call.timed_out()),
+            Self::Passing(_) => CallEnd::default(),
+            Self::Governed(mut call) => {
+                let step = call.timed_out();
+                CallEnd::of(&call, &step)
+            }
         }
     }
 
@@ -67,6 +74,17 @@ impl CommittedCall {
     }
 }
 
-fn is_timed_out(step: &Step) -> bool {
-    matches!(step, Step::Finish(finish) if finish.answer == Answer::TimedOut)
+/// How a call ended whose response had begun.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CallEnd {
+    /// The application gets a timeout.
+    pub(super) timed_out: bool,
+    pub(super) report: Option<CallReport>,
+}
+
+impl CallEnd {
+    fn of(call: &CommittedAttempt, step: &Step) -> Self {
+        let Step::Finish(finish) = step else { return Self::default() };
+        Self { timed_out: finish.answer == Answer::TimedOut, report: call.calling.call.report(finish) }
+    }
 }

@@ -31,6 +31,7 @@ use crate::balance::tried;
 use crate::headers;
 use crate::outcome::cause::Cause;
 use crate::outcome::verdict::{self, BoxError};
+use crate::record::report::{self, CallReport};
 use crate::record::telemetry::AttemptSpan;
 
 pin_project! {
@@ -119,9 +120,10 @@ where
                 Step::Finish(finish) => {
                     self.as_mut().give_up_attempts();
                     let this = self.project();
-                    let refusal = this.calling.take().and_then(|mut calling| calling.refusal.take());
+                    let mut calling = this.calling.take().expect("not polled after its answer");
+                    let (refusal, report) = (calling.refusal.take(), calling.call.report(&finish));
                     let last = came.map(answered).or_else(|| this.last.take().map(|last| *last));
-                    return Poll::Ready(answer(finish, last, refusal));
+                    return Poll::Ready(answer(finish, last, refusal, report));
                 }
             }
         }
@@ -289,6 +291,7 @@ fn answer<B>(
     finish: Finish,
     last: Option<CallResult<B>>,
     refusal: Option<Box<LocalResponse>>,
+    report: Option<CallReport>,
 ) -> CallResult<B>
 where
     B: http_body::Body,
@@ -296,15 +299,18 @@ where
 {
     let own = match (finish.answer, last) {
         (Answer::Attempt(_), Some(last)) => {
-            let mut response = last?;
+            let mut response = last.map_err(|error| report::in_error(report, error))?;
             headers::clean(response.headers_mut());
+            ResponseBody::report(&mut response, report);
             return Ok(response);
         }
         (Answer::Killed, _) => refusal.map_or_else(|| LocalResponse::killed(None, Time::ZERO), |own| *own),
         (Answer::CircuitOpen, _) => LocalResponse::CircuitOpen,
         (Answer::TimedOut, _) | (Answer::Attempt(_), None) => LocalResponse::TimedOut,
     };
-    Ok(own.response(ResponseBody::empty()))
+    let mut response = own.response(ResponseBody::empty());
+    ResponseBody::report(&mut response, report);
+    Ok(response)
 }
 
 fn answered<B>(came: AttemptResult<B>) -> CallResult<B>

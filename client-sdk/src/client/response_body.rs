@@ -14,12 +14,13 @@ use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::committed::CommittedCall;
+use super::committed::{CallEnd, CommittedCall};
 use super::held_response::{HeldEnd, HeldResponse};
 use super::local_response::LocalResponse;
 use crate::headers;
 use crate::outcome::cause::Cause;
 use crate::outcome::verdict::{self, BoxError};
+use crate::record::report::{self, CallReport};
 
 /// Result for the application.
 pub(super) type CallResult<B> = Result<Response<ResponseBody<B>>, BoxError>;
@@ -59,6 +60,8 @@ struct Rest<B: Body> {
     body: Option<Pin<Box<B>>>,
     /// Its end, if read and not yet delivered.
     end: Option<End>,
+    /// Report of the call, if it has ended.
+    report: Option<CallReport>,
 }
 
 impl<B> ResponseBody<B>
@@ -83,7 +86,7 @@ where
     /// Returns a held response that is released before its end.
     pub(super) fn released(held: HeldResponse<B>, call: CommittedCall) -> Response<Self> {
         let HeldResponse { head, body, kept, .. } = held;
-        let rest = Box::new(Rest { kept, body: Some(body), end: None });
+        let rest = Box::new(Rest { kept, body: Some(body), end: None, report: None });
         head.map(|()| Self { inner: Inner::WasHeld { rest }, call: Some(call) })
     }
 
@@ -95,8 +98,21 @@ where
             HeldEnd::Error(error) => End::Error(error),
             HeldEnd::Bare | HeldEnd::TooLong => End::Bare,
         });
-        let rest = Box::new(Rest { kept, body: None, end });
+        let rest = Box::new(Rest { kept, body: None, end, report: None });
         head.map(|()| Self { inner: Inner::WasHeld { rest }, call: None })
+    }
+
+    /// Adds the report of a call that has ended: to the trailers of a held response, to the headers of any
+    /// other failure, and to the extensions of a success.
+    pub(super) fn report(response: &mut Response<Self>, report: Option<CallReport>) {
+        let Some(report) = report else { return };
+        if report.ending.fate.is_ok() {
+            response.extensions_mut().insert(report);
+        } else if let Inner::WasHeld { rest } = &mut response.body_mut().inner {
+            rest.report = Some(report);
+        } else {
+            report.add_to(response.headers_mut());
+        }
     }
 
     /// Returns no body, for a response made here.
@@ -130,17 +146,17 @@ where
             InnerProj::WasHeld { rest } => match (rest.kept.pop_front(), &mut rest.body) {
                 (Some(data), _) => Poll::Ready(Some(Ok(Frame::data(data)))),
                 (None, Some(body)) => body.as_mut().poll_frame(cx),
-                (None, None) => return Poll::Ready(rest.end.take().and_then(End::into_frame)),
+                (None, None) => return Poll::Ready(rest.take_end()),
             },
             InnerProj::Over => return Poll::Ready(None),
         };
         let end = match frame {
             Poll::Ready(Some(Ok(frame))) if !frame.is_trailers() => {
                 if this.call.as_mut().is_some_and(CommittedCall::is_over_at_frame) {
-                    let timed_out = End::Cut.end_call(this.call);
+                    let CallEnd { timed_out, report } = End::Cut.end_call(this.call);
                     debug_assert!(timed_out, "the engine ends it");
                     this.inner.set(Inner::Over);
-                    return Poll::Ready(Some(Ok(Frame::trailers(LocalResponse::TimedOut.trailers()))));
+                    return Poll::Ready(End::of_timeout().into_frame(report));
                 }
                 // The application may check `is_end_stream` instead of polling for another frame.
                 if this.inner.is_end_stream() {
@@ -157,15 +173,12 @@ where
                 End::Cut
             }
         };
-        let timed_out = end.end_call(this.call);
+        let CallEnd { timed_out, report } = end.end_call(this.call);
         if timed_out {
             this.inner.set(Inner::Over);
+            return Poll::Ready(End::of_timeout().into_frame(report));
         }
-        Poll::Ready(if timed_out {
-            Some(Ok(Frame::trailers(LocalResponse::TimedOut.trailers())))
-        } else {
-            end.into_frame()
-        })
+        Poll::Ready(end.into_frame(report))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -192,6 +205,11 @@ impl<B: Body> Inner<B> {
 }
 
 impl<B: Body> Rest<B> {
+    /// Takes the end as the application's frame.
+    fn take_end<D>(&mut self) -> Option<Result<Frame<D>, BoxError>> {
+        self.end.take()?.into_frame(self.report)
+    }
+
     fn is_end_stream(&self) -> bool {
         let is_read = || self.body.as_ref().map_or(self.end.is_none(), |body| body.is_end_stream());
         self.kept.is_empty() && is_read()
@@ -226,9 +244,14 @@ enum End {
 }
 
 impl End {
-    /// Ends the call, unless it has ended. Returns true if the application gets a timeout.
-    fn end_call(&self, begun: &mut Option<CommittedCall>) -> bool {
-        let Some(call) = begun.take() else { return false };
+    /// Returns the end of a response that is cut at its time limit.
+    fn of_timeout() -> Self {
+        Self::Trailers(LocalResponse::TimedOut.trailers())
+    }
+
+    /// Ends the call, unless it has ended.
+    fn end_call(&self, begun: &mut Option<CommittedCall>) -> CallEnd {
+        let Some(call) = begun.take() else { return CallEnd::default() };
         let external = call.is_external();
         match self {
             Self::Trailers(trailers) => {
@@ -240,14 +263,17 @@ impl End {
         }
     }
 
-    /// Converts the end into the application's frame.
-    fn into_frame<D>(self) -> Option<Result<Frame<D>, BoxError>> {
+    /// Converts the end into the application's frame, with the report of the call.
+    fn into_frame<D>(self, report: Option<CallReport>) -> Option<Result<Frame<D>, BoxError>> {
         match self {
             Self::Trailers(mut trailers) => {
                 headers::clean(&mut trailers);
+                if let Some(report) = report {
+                    report.add_to(&mut trailers);
+                }
                 Some(Ok(Frame::trailers(trailers)))
             }
-            Self::Error(error) => Some(Err(error)),
+            Self::Error(error) => Some(Err(report::in_error(report, error))),
             Self::Bare | Self::Cut => None,
         }
     }

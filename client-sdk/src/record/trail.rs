@@ -11,6 +11,7 @@ use damper_core::failed_call::MAX_ATTEMPTS;
 use damper_core::{AttemptKind, Code, Finish, SendAttempt, Time, Verdict};
 
 use crate::outcome::cause::{self, Cause};
+use crate::record::report::CallReport;
 use crate::routes::failed_calls::{FailedAttempt, FailedCall, Failures, Ids};
 
 /// Attempts of one call.
@@ -39,6 +40,11 @@ impl AttemptTrail {
     /// Returns the record of a call whose only attempt was sent at its start.
     pub(crate) fn of_first(ids: Ids, began: Time) -> Self {
         Self { sends: 1, ..Self::begin(ids, began) }
+    }
+
+    /// Returns the report of the call.
+    pub(crate) fn report(&self, finish: &Finish, now: Time) -> CallReport {
+        CallReport::new(finish, self.sends, now.since(self.began))
     }
 
     /// Number of attempts of any kind.

@@ -17,6 +17,7 @@ mod options;
 mod passing;
 mod peer;
 mod repeats;
+mod reports;
 mod spans;
 mod strangers;
 mod transport;

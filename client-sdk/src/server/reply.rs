@@ -85,11 +85,15 @@ impl ErrorReply {
     }
 
     /// Adds the flag to headers or trailers with an error, if a call made in serving the request marked the
-    /// context.
+    /// context. Removes the report of such a call: it stays in the process.
     pub(super) fn flag(&self, fields: &mut HeaderMap) {
         let status = headers::bytes(fields, &headers::GRPC_STATUS);
         let code = status.map_or(Code::Ok, classify::code_of_status);
-        if code == Code::Ok || !self.context.chain().no_more_retry(code) {
+        if code == Code::Ok {
+            return;
+        }
+        fields.remove(&headers::FATE);
+        if !self.context.chain().no_more_retry(code) {
             return;
         }
         if !self.edge {

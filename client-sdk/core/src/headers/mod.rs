@@ -33,6 +33,9 @@ pub const HTTP_TIMEOUT: &str = "damper-timeout";
 /// Equal on all attempts of a call, so that handlers can recognise retries.
 pub const CALL_ID: &str = "damper-call";
 
+/// How a call ended, on its failure within the process of the caller. No peer sends or receives it.
+pub const FATE: &str = "damper-fate";
+
 /// Response headers for this hop only. The client layer removes them before the application sees the
 /// response, because a handler that passes a status on would otherwise repeat them.
 pub const HOP_BY_HOP: [&str; 3] = [NO_MORE_RETRY, PUSHBACK, ENVOY_RATE_LIMITED];

@@ -150,6 +150,14 @@ impl Ending {
         Self { fate, would: false }
     }
 
+    /// Returns the ending with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let real = name.strip_prefix("would_");
+        let fate = Fate::ALL.into_iter().find(|fate| fate.name() == real.unwrap_or(name))?;
+        Some(Self { fate, would: real.is_some() })
+    }
+
     /// Returns all endings.
     pub fn all() -> impl Iterator<Item = Self> {
         [false, true].into_iter().flat_map(|would| Fate::ALL.map(|fate| Self { fate, would }))
