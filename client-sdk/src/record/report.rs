@@ -42,6 +42,11 @@ impl CallReport {
         Self { ending: finish.ending, attempts, elapsed, is_final: finish.marks_context }
     }
 
+    /// Returns true if layers above must not retry the call.
+    pub(crate) fn is_final(&self) -> bool {
+        self.is_final
+    }
+
     /// Adds the report to the headers or trailers of a failed call.
     pub(crate) fn add_to(&self, fields: &mut HeaderMap) {
         if !self.ending.fate.is_ok() {

@@ -3,13 +3,13 @@
 use std::convert::Infallible;
 
 use damper_core::policy::CircuitBreaker;
-use damper_core::{Fate, MethodPart};
+use damper_core::{CallOptions, Fate, MethodPart};
 use tonic::Status;
 use tower::service_fn;
 
-use super::peer::{Peer, Reply, ScriptedBody, begun, data, ok, trailers, trailers_only, unavailable};
+use super::peer::{Peer, Reply, ScriptedBody, begun, data, trailers, trailers_only, unavailable};
 use super::*;
-use crate::{CallReport, ServerLayer, fate};
+use crate::{CallReport, Context, ServerLayer, fate};
 
 const FOREIGN: (&str, &str) = ("damper-fate", "budget;attempts=9;us=9;final");
 
@@ -80,7 +80,8 @@ async fn held_response_has_the_report_in_its_trailers_or_extensions() {
     let policy = Policy { hold_unary: true, ..enforce() };
     engine.apply(Table::from_iter([Arc::new(Rule::new(pattern, policy, 1).unwrap())]));
     let message = "\0\0\0\0\u{1}x";
-    let script = (0..4).map(|_| unavailable_after(message)).chain([ok()]);
+    let success = begun(ScriptedBody::over([data(message), trailers(&[("grpc-status", "0")])]));
+    let script = (0..4).map(|_| unavailable_after(message)).chain([success]);
     let mut client = governed(&engine, Peer::new(script));
     let answer = call(&mut client, request()).await.unwrap();
     assert_eq!(report(&answer), Some(("attempts_exhausted".to_owned(), 3, ms(20))));
@@ -122,14 +123,52 @@ fn is_flagged(answer: &Answer) -> bool {
     answer.headers.contains_key("damper-no-more-retry")
 }
 
+/// Returns the failure of a call to a callee that always fails.
+async fn failure(engine: &Arc<Runtime>, options: CallOptions) -> Status {
+    let peer = Peer::new([unavailable(), unavailable(), unavailable()]);
+    let mut request = request();
+    request.extensions_mut().insert(options);
+    status(&call(&mut governed(engine, peer), request).await.unwrap())
+}
+
 #[tokio::test(start_paused = true)]
-async fn report_does_not_leave_the_process() {
+async fn response_that_is_the_failure_of_a_call_has_the_flag_of_that_call() {
+    let (engine, once) = (engine(enforce()), CallOptions::new().no_retries());
+    assert!(is_flagged(&served(&engine, || failure(&engine, CallOptions::new())).await));
+    let passes_other = served(&engine, || async {
+        failure(&engine, CallOptions::new()).await;
+        failure(&engine, once).await
+    });
+    assert!(!is_flagged(&passes_other.await), "the layer above may retry the second call");
+    let makes_its_own = served(&engine, || async {
+        failure(&engine, CallOptions::new()).await;
+        Status::unavailable("no stock")
+    });
+    assert!(is_flagged(&makes_its_own.await), "its origin is unknown");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failure_of_a_task_without_the_context_is_recognised() {
     let engine = engine(enforce());
     let answer = served(&engine, || async {
-        let peer = Peer::new([unavailable(), unavailable(), unavailable()]);
-        let failed = status(&call(&mut governed(&engine, peer), request()).await.unwrap());
-        assert!(fate(&failed).is_some());
-        failed
+        let engine = Arc::clone(&engine);
+        tokio::spawn(async move { failure(&engine, CallOptions::new()).await }).await.unwrap()
     });
     assert!(is_flagged(&answer.await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn handler_overrides_the_flag_of_a_failure() {
+    let engine = engine(enforce());
+    let forgets = served(&engine, || async {
+        let status = failure(&engine, CallOptions::new()).await;
+        Context::current().unwrap().forget_failures();
+        status
+    });
+    assert!(!is_flagged(&forgets.await));
+    let marks = served(&engine, || async {
+        Context::current().unwrap().mark_final();
+        failure(&engine, CallOptions::new().no_retries()).await
+    });
+    assert!(is_flagged(&marks.await));
 }

@@ -209,6 +209,7 @@ async fn two_hops_retry_once_together_and_the_flag_climbs_to_the_top() {
     assert_eq!(middle_log.flags(), no_flags(1));
     assert_same(&error, &out_of_stock());
     assert!(context.chain().no_more_retry(damper_core::Code::Unavailable));
+    assert_eq!(crate::fate(&error).unwrap().ending.fate, damper_core::Fate::ChainNoMoreRetry);
     ended(&top, &[("chain_no_more_retry", 1)]);
     ended(&middle, &[("attempts_exhausted", 1)]);
 
@@ -216,6 +217,7 @@ async fn two_hops_retry_once_together_and_the_flag_climbs_to_the_top() {
     let plain = channel.reserve("x".to_owned()).await.unwrap_err();
     assert_eq!(plain.metadata().get_all("grpc-retry-pushback-ms").iter().collect::<Vec<_>>(), ["-1"]);
     assert_eq!(plain.metadata().get_all("damper-no-more-retry").iter().collect::<Vec<_>>(), ["1"]);
+    assert!(!plain.metadata().contains_key("damper-fate"));
 }
 
 #[tokio::test]

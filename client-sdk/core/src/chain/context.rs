@@ -7,6 +7,8 @@ use crate::time::Time;
 
 /// Next to the bits of codes: the request must not be retried, whatever its status.
 const FINAL: u32 = 1 << 31;
+/// Next to the bits of codes: the response does not depend on the failures so far.
+const FORGOTTEN: u32 = 1 << 30;
 /// Codes into which handlers turn any failure. Other codes that no call failed with are the handler's own.
 const OF_ANY_FAILURE: CodeSet = CodeSet::of(&[Code::Unavailable, Code::DeadlineExceeded]);
 
@@ -21,7 +23,7 @@ const FAILED_ROUTES: usize = 8;
 pub struct RequestContext {
     flag: Option<u32>,
     deadline: Option<Time>,
-    /// Codes of failures that must not be retried; [`FINAL`].
+    /// Codes of failures that must not be retried; [`FINAL`], [`FORGOTTEN`].
     marks: AtomicU32,
     /// Routes on which a call has failed; 0 is a free place.
     failed: [AtomicU64; FAILED_ROUTES],
@@ -60,21 +62,29 @@ impl RequestContext {
     /// Returns true if a call was recorded that layers above must not retry.
     #[must_use]
     pub fn has_marks(&self) -> bool {
-        self.marks.load(Ordering::Relaxed) != 0
+        self.marks.load(Ordering::Relaxed) & !FORGOTTEN != 0
     }
 
     /// Clears all records: the response does not depend on them.
     pub fn forget_failures(&self) {
-        self.marks.store(0, Ordering::Relaxed);
+        self.marks.store(FORGOTTEN, Ordering::Relaxed);
     }
 
     /// Returns true if a response with this error must carry the flag up. The flag belongs to the failure: an
     /// error with another code is the handler's own and may be retried.
     #[must_use]
     pub fn no_more_retry(&self, answer: Code) -> bool {
-        let marks = self.marks.load(Ordering::Relaxed);
+        let marks = self.marks.load(Ordering::Relaxed) & !FORGOTTEN;
         let has = |codes: CodeSet| marks & codes.bits() != 0;
         marks & FINAL != 0 || has(CodeSet::of(&[answer])) || marks != 0 && OF_ANY_FAILURE.contains(answer)
+    }
+
+    /// As [`no_more_retry`](Self::no_more_retry), for a response that is the failure of one call. `is_final`:
+    /// layers above must not retry that call, which need not have been recorded here.
+    #[must_use]
+    pub fn no_more_retry_of_call(&self, is_final: bool) -> bool {
+        let marks = self.marks.load(Ordering::Relaxed);
+        marks & FINAL != 0 || is_final && marks != FORGOTTEN
     }
 
     /// Records that a call of this route, made to serve the request, has failed. The number identifies the
@@ -126,6 +136,20 @@ mod tests {
         assert!(!flagged(Code::Internal) && !flagged(Code::Unavailable));
         context.mark_final();
         assert!(flagged(Code::NotFound));
+    }
+
+    #[test]
+    fn failure_of_a_call_has_the_flag_of_that_call() {
+        let context = RequestContext::new(None, None);
+        assert!(context.no_more_retry_of_call(true) && !context.no_more_retry_of_call(false));
+        context.mark_no_more_retry(CodeSet::of(&[Code::Unavailable]));
+        assert!(!context.no_more_retry_of_call(false), "another call gave up");
+        context.forget_failures();
+        assert!(!context.no_more_retry_of_call(true) && !context.has_marks());
+        context.mark_no_more_retry(CodeSet::of(&[Code::Aborted]));
+        assert!(context.no_more_retry_of_call(true), "a failure after the forgotten ones");
+        context.mark_final();
+        assert!(context.no_more_retry_of_call(false));
     }
 
     #[test]
