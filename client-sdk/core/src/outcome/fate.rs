@@ -45,7 +45,7 @@ pub enum Fate {
     PolicyOff,
     /// The application dropped the call.
     Cancelled,
-    /// Observe mode only: a retry would have been sent.
+    /// A later call makes the retry (stateful retry); in observe mode a retry would have been sent.
     Retry,
     /// A kill switch blocked the retry, or rejected the call before anything was sent.
     Killed,
