@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use damper_bench::calls::{self, Bench, Subject};
+use damper_bench::calls::{self, Bench, Closures, Library, Subject};
 use damper_bench::rows::{Decisions, table_of};
 use damper_core::{Mode, Policy, Retry};
 use serde_json::{Value, json};
@@ -24,6 +24,8 @@ enum Count {
         #[arg(long)]
         url: String,
     },
+    /// Counts the allocations of a call of a closure, through each library
+    Closures,
     /// How often a decision after a failure does, among few and many rules
     Decisions,
     /// The bytes that a rule takes in a table
@@ -39,6 +41,7 @@ enum Count {
 async fn main() -> Result<()> {
     let counted = match Count::parse() {
         Count::Calls { url } => calls(&url).await?,
+        Count::Closures => closures()?,
         Count::Decisions => decisions()?,
         Count::Table { rules } => table(rules)?,
     };
@@ -58,6 +61,21 @@ async fn calls(url: &str) -> Result<Value> {
         let count = change.allocations + change.reallocations;
         ensure!(count.is_multiple_of(CALLS), "{count} allocations in {CALLS} calls: not the same each time");
         counted.insert(subject.name(), count / CALLS);
+    }
+    Ok(json!(counted))
+}
+
+fn closures() -> Result<Value> {
+    const CALLS: usize = 1_000;
+    let closures = Closures::new()?;
+    let mut counted = BTreeMap::new();
+    for library in Library::ALL {
+        closures.calls(library, CALLS);
+        let region = Region::new(ALLOCATOR);
+        closures.calls(library, CALLS);
+        let change = region.change();
+        let count = change.allocations + change.reallocations;
+        counted.insert(library.name(), count as f64 / CALLS as f64);
     }
     Ok(json!(counted))
 }

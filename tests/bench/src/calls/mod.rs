@@ -4,12 +4,14 @@
 //! and a message in one chunk. The service reads it to its end and answers at once with a message and trailers, which
 //! are read to their end: a call is over only then.
 
+mod closures;
 mod drive;
 mod governed;
 mod stock;
 mod subject;
 mod tower_retry;
 
+pub use closures::{Closures, Library};
 pub use governed::{control_plane, service};
 pub(crate) use subject::CALLEE;
 pub use subject::{Bench, Subject};

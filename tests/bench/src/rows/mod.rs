@@ -7,6 +7,7 @@ mod layer;
 mod lookup;
 pub mod reconnect;
 mod reports;
+mod retry;
 mod simulated;
 mod streams;
 pub mod unary;
@@ -55,8 +56,9 @@ impl Size {
 }
 
 /// The rows that are measured here, in the order of the table.
-pub const IDS: [&str; 13] = [
+pub const IDS: [&str; 14] = [
     "layer",
+    "retry",
     "decision",
     "unary",
     "lookup",
@@ -92,6 +94,7 @@ pub async fn measure(id: &str, size: Size) -> Result<Row> {
 async fn figures(id: &str, size: Size) -> Result<(usize, Row)> {
     match id {
         "layer" => layer::measure(size).await,
+        "retry" => retry::measure(size).await,
         "decision" => decision::measure(size).await,
         "unary" => unary::measure(size).await,
         "lookup" => lookup::measure(size).await,
