@@ -41,6 +41,20 @@
 //! the callee's response unchanged. Without a rule it allocates nothing if the channel is ready, and buffers
 //! nothing.
 //!
+//! [`CallOptions`] in the extensions of a request limit its call further. [`fate`] returns why a call failed,
+//! after which attempts and time:
+//!
+//! ```
+//! use damper_sdk::CallOptions;
+//!
+//! let mut request = tonic::Request::new(());
+//! request.extensions_mut().insert(CallOptions::new().no_retries());
+//! # let status = tonic::Status::unavailable("");
+//! if let Some(report) = damper_sdk::fate(&status) {
+//!     println!("{} after {} attempts in {:?}", report.ending, report.attempts, report.elapsed);
+//! }
+//! ```
+//!
 //! # Served requests
 //!
 //! [`ServerLayer`] gives each request a [`Context`]. Calls made in serving the request keep its deadline, are
