@@ -171,7 +171,7 @@ impl<P, S: Source> Retry<P, S> {
     /// As [`call`](Self::call), cancelled when `stop` is ready: the running attempt is dropped.
     ///
     /// # Errors
-    /// As [`call`](Self::call), and [`Reason::Cancelled`].
+    /// As [`call`](Self::call), and [`Reason::Cancelled`](crate::Reason::Cancelled).
     pub async fn call_until<T, E, B, Fut>(
         &self,
         stop: impl Future<Output = ()>,
