@@ -11,6 +11,10 @@ mod edge_gateway;
 mod fake_control_plane;
 #[path = "../examples/hedging.rs"]
 mod hedging;
+#[path = "../examples/http_call.rs"]
+mod http_call;
+#[path = "../examples/sql_statement.rs"]
+mod sql_statement;
 
 type Result = std::result::Result<(), Box<dyn std::error::Error>>;
 
@@ -20,6 +24,8 @@ fn examples_succeed() -> Result {
     hedging::main()?;
     edge_gateway::main()?;
     custom_metrics::main()?;
+    http_call::main()?;
+    sql_statement::main()?;
     fake_control_plane::main()
 }
 
