@@ -64,6 +64,12 @@
 //!
 //! A spawned task loses the context, unless it is spawned by [`spawn`] or runs in [`Context::scope`].
 //!
+//! # Other calls
+//!
+//! [`Damper::operation`] governs any async call, such as a database statement. With the feature `http`,
+//! `Damper::http_client` and `Damper::http_server_layer` govern HTTP. [`retry`] is the crate of their
+//! handles.
+//!
 //! # Edge
 //!
 //! [`ClientLayer::external`] and [`ServerLayer::edge`] mark the border of the services that trust each other.
@@ -85,6 +91,7 @@
 //!
 //! - `tls`, on by default: `https://` endpoints of [`Options`] and [`balanced`], with rustls and the system's
 //!   roots.
+//! - `http`: layers for HTTP clients and servers; `reqwest`: also for reqwest's requests.
 //! - `metrics`: counters and histograms for the recorder of the process; [`metrics`] lists them.
 //! - `manifest`: [`Damper::fixed`], rules from YAML or JSON.
 //!
@@ -135,6 +142,10 @@ mod readme {}
 #[cfg(all(doctest, feature = "manifest"))]
 #[doc = include_str!("../../docs/testing.md")]
 mod testing {}
+
+#[cfg(all(doctest, feature = "reqwest"))]
+#[doc = include_str!("../../docs/any-call.md")]
+mod any_call {}
 
 #[cfg(all(doctest, feature = "tls"))]
 #[doc = include_str!("../../docs/balanced.md")]

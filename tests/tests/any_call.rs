@@ -131,7 +131,7 @@ async fn top_service(damper: &Damper, below: String) -> Hop {
     .await
 }
 
-/// What one request from outside came to.
+/// What one request from outside reached.
 struct Outcome {
     /// Requests to `b` and `c`, and statements.
     reached: [u64; 3],
