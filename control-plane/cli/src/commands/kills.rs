@@ -25,7 +25,7 @@ pub(crate) struct Selectors {
     /// Routes to this callee
     #[arg(long, value_name = "SERVICE")]
     callee: Option<String>,
-    /// Routes to this method: package.Service/Method, or package.Service/*
+    /// Routes to this method: package.Service/Method, package.Service/* or GET:/path
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
     /// Routes from this caller

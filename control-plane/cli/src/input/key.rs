@@ -18,7 +18,7 @@ pub(crate) struct Key {
     pub(crate) cluster: String,
     /// Called service, or '*'
     pub(crate) callee: String,
-    /// package.Service/Method, 'package.Service/*' or '*'
+    /// package.Service/Method or GET:/path; 'package.Service/*', 'GET:/*' or '*'
     pub(crate) method: String,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Route {
     cluster: String,
     /// Called service
     callee: String,
-    /// package.Service/Method
+    /// package.Service/Method, or GET:/path
     method: String,
 }
 
