@@ -177,7 +177,7 @@ async fn routes(control_plane: &ControlPlane) -> Vec<(String, String, u64, u64)>
         .map(|route| {
             let key = route.key.expect("a key");
             let name = format!("{} {}", key.caller_service, key.callee_service);
-            (name, key.callee_method, route.calls, route.attempts)
+            (name, key.callee_method, route.total_calls, route.total_attempts)
         })
         .collect();
     routes.sort();
