@@ -118,6 +118,7 @@ fn the_page_shows_the_demo_in_a_real_browser() {
     let servers = [
         // Tests whose server is their own start it themselves.
         ("DAMPER_BINARY", &*binary),
+        ("DAMPER_OPERATION", env!("CARGO_BIN_EXE_operation")),
         ("DAMPER_URL", demo.url.as_str()),
         ("DAMPER_GUARDED_URL", guarded.url.as_str()),
         ("DAMPER_GUARDED_TOKEN", guarded.token.as_str()),
