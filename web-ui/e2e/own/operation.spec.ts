@@ -34,7 +34,7 @@ test("an operation of a database is found, ruled, explained and killed", async (
   await expect(page.getByTestId("convergence")).toContainText("applied by the only client");
 
   await live(page, at("/route", KEY));
-  await expect(page.getByText("ok after a retry", { exact: true }).first()).toBeVisible({ timeout: 30_000 });
+  await expect(page.getByRole("rowheader", { name: "ok after a retry" })).toBeVisible({ timeout: 30_000 });
   await expect(page.getByTestId("last-change")).toContainText("a browser test");
 
   await live(page, "/kill?callee=orders-db&minutes=15");
@@ -44,5 +44,5 @@ test("an operation of a database is found, ruled, explained and killed", async (
   await expect(page.getByTestId("convergence")).toContainText("applied by the only client");
   await live(page, at("/route", KEY));
   await expect(page.getByTestId("kill").first()).toContainText("retries to orders-db are stopped");
-  await expect(page.getByText("failed under a kill switch").first()).toBeVisible({ timeout: 30_000 });
+  await expect(page.getByRole("rowheader", { name: "failed under a kill switch" })).toBeVisible({ timeout: 30_000 });
 });
