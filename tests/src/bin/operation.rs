@@ -20,7 +20,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         pace.tick().await;
         let statement = insert.call(async |_| {
             runs.set(runs.get() + 1);
-            if runs.get() % 2 == 0 { Ok(()) } else { Err(io::Error::from(io::ErrorKind::ResourceBusy)) }
+            if runs.get().is_multiple_of(2) {
+                Ok(())
+            } else {
+                Err(io::Error::from(io::ErrorKind::ResourceBusy))
+            }
         });
         // Half of the calls fail while nothing is retried.
         drop(statement.await);
