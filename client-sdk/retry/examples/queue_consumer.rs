@@ -38,7 +38,8 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
             Ok(()) => stored.push(message.id),
             // The body ran and failed: the transaction rolls back, and the queue delivers the message again.
             Err(error) if error.last().is_some() => queue.push_back(message),
-            Err(error) if error.fate() == Some(Fate::AttemptsExhausted) => {
+            // No attempt is left, or the last error is not retried. The body did not run.
+            Err(error) if matches!(error.fate(), Some(Fate::AttemptsExhausted | Fate::NotRetryable)) => {
                 println!("message {} failed {} times", message.id, error.attempts());
                 dead_letters.push(message.id);
             }
