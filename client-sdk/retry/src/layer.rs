@@ -120,6 +120,13 @@ pin_project! {
     }
 }
 
+impl<I: Service<R>, R> Sending<I, R> {
+    /// Returns the attempt of a request; without a request it never ends.
+    pub fn new(service: I, request: Option<R>, is_ready: bool) -> Self {
+        Self { service, request, is_ready, response: None }
+    }
+}
+
 impl<I: Service<R>, R> Future for Sending<I, R> {
     type Output = Result<I::Response, I::Error>;
 
@@ -155,7 +162,7 @@ impl<I: Service<R> + Clone, C: CopyRequest<R>, R> Body for Replay<I, C, R> {
         if self.request.is_none() {
             attempt.exhaust();
         }
-        Sending { service, request, is_ready, response: None }
+        Sending::new(service, request, is_ready)
     }
 }
 

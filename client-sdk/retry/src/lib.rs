@@ -88,6 +88,8 @@ mod retry_anything {}
 pub mod driver {
     pub use crate::clock::Clock;
     pub use crate::handlers::Assessment;
+    #[cfg(feature = "tower")]
+    pub use crate::layer::Sending;
     pub use crate::source::{Begun, Local, Source, Watch};
     pub use crate::timer::Timer;
 }

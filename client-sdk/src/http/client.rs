@@ -9,7 +9,7 @@ use std::task::{Context as Task, Poll};
 
 use arc_swap::ArcSwap;
 use damper_core::{CallOptions, MAX_ROUTES, Policy, deadline, http as rules, key};
-use damper_retry::{Attempt, Body, Calling, Failed, Retry};
+use damper_retry::{Attempt, Body, Calling, Failed, Retry, driver};
 use http::{HeaderMap, HeaderValue, Method};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
@@ -88,10 +88,14 @@ impl<S> Layer<S> for HttpClientLayer {
 impl Shared {
     /// Returns the handle of a route, the same each time.
     fn handle(&self, method: String) -> Handle {
-        if let Some(handle) = self.handles.load().get(&method) {
+        let known = self.handles.load();
+        if let Some(handle) = known.get(&method) {
             return Arc::clone(handle);
         }
         let handle = Arc::new(self.new_handle(&method));
+        if known.len() >= MAX_ROUTES {
+            return handle;
+        }
         self.handles.rcu(|handles| {
             let mut handles = HashMap::clone(handles);
             if handles.len() < MAX_ROUTES {
@@ -262,7 +266,7 @@ impl<S: Service<R> + Clone, R: HttpRequest> Body for HttpAttempts<S, R> {
         let is_ready = self.ready.is_some();
         let service = self.ready.take().unwrap_or_else(|| self.service.clone());
         let sent = Sent { value: (), is_idempotent: self.is_idempotent, early_data: self.early_data };
-        Sending { service, request, is_ready, sent, response: None }
+        Sending { sending: driver::Sending::new(service, request, is_ready), sent }
     }
 }
 
@@ -293,12 +297,9 @@ pin_project! {
     where
         S: Service<R>,
     {
-        service: S,
-        request: Option<R>,
-        is_ready: bool,
-        sent: Sent<()>,
         #[pin]
-        response: Option<S::Future>,
+        sending: driver::Sending<S, R>,
+        sent: Sent<()>,
     }
 }
 
@@ -306,20 +307,9 @@ impl<S: Service<R>, R> Future for Sending<S, R> {
     type Output = Result<Sent<S::Response>, Sent<S::Error>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        let sent = *this.sent;
-        if this.request.is_some() {
-            if !*this.is_ready {
-                std::task::ready!(this.service.poll_ready(cx)).map_err(|error| sent.with(error))?;
-            }
-            if let Some(request) = this.request.take() {
-                this.response.set(Some(this.service.call(request)));
-            }
-        }
-        let Some(response) = this.response.as_pin_mut() else { return Poll::Pending };
-        response
-            .poll(cx)
-            .map(|outcome| outcome.map(|value| sent.with(value)).map_err(|error| sent.with(error)))
+        let this = self.project();
+        let outcome = std::task::ready!(this.sending.poll(cx));
+        Poll::Ready(outcome.map(|value| this.sent.with(value)).map_err(|error| this.sent.with(error)))
     }
 }
 
