@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use damper_core::Code;
+use damper_core::{Code, http};
 
 /// Meaning of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,26 @@ pub enum Class {
 impl Class {
     /// A failure that policies retry by default.
     pub const TRANSIENT: Self = Self::Failed(Code::Unavailable);
+
+    /// Returns the meaning of an HTTP status: 408, 425, 429, 502, 503 and 504 are transient, 500 is INTERNAL.
+    #[must_use]
+    pub fn of_http(status: u16) -> Self {
+        match http::code_of(status) {
+            Some(code) => Self::Failed(code),
+            None if status >= 400 => Self::NotRetryable,
+            None => Self::Success,
+        }
+    }
+
+    /// Returns the meaning of a gRPC status code, such as `tonic::Code as i32`; the policy has the codes that
+    /// are retried. Unknown numbers are UNKNOWN.
+    #[must_use]
+    pub fn of_grpc(code: i32) -> Self {
+        match u32::try_from(code).ok().and_then(Code::from_number).unwrap_or(Code::Unknown) {
+            Code::Ok => Self::Success,
+            code => Self::Failed(code),
+        }
+    }
 }
 
 /// An error type that knows which of its values are transient. Calls without any predicate use it.
@@ -52,5 +72,25 @@ impl Retryable for io::Error {
             | Kind::UnexpectedEof => Class::TRANSIENT,
             _ => Class::NotRetryable,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_of_peers_have_classes() {
+        assert_eq!(Class::of_http(204), Class::Success);
+        assert_eq!(Class::of_http(404), Class::NotRetryable);
+        assert_eq!(Class::of_http(429), Class::TRANSIENT);
+        assert_eq!(Class::of_http(500), Class::Failed(Code::Internal));
+        assert_eq!(Class::of_grpc(0), Class::Success);
+        assert_eq!(Class::of_grpc(14), Class::TRANSIENT);
+        assert_eq!(Class::of_grpc(5), Class::Failed(Code::NotFound));
+        assert_eq!(
+            (Class::of_grpc(-1), Class::of_grpc(99)),
+            (Class::Failed(Code::Unknown), Class::Failed(Code::Unknown))
+        );
     }
 }

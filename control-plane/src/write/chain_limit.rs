@@ -55,7 +55,10 @@ impl ChainCheck {
         let mut faults = Faults::none();
         if self.raised && !options.force {
             for (subject, finding) in &self.above {
-                let problem = format!("{}; override it with force and a reason", finding.message);
+                let problem = format!(
+                    "{}; override it with `force` (--force on the command line) and a reason",
+                    finding.message
+                );
                 faults.add(path(subject), problem);
             }
         }

@@ -239,6 +239,7 @@ impl ChangeSet {
             match (&change.put, &reach) {
                 (Some(Written::Rule(written)), Some(reach)) => {
                     found.extend(findings::of_rule(guards, &written.rule, &traffic, reach));
+                    found.extend(findings::displaces(before, &written.rule));
                 }
                 (Some(Written::Guard(written)), Some(reach)) => {
                     found.extend(findings::of_guard(&written.guard, reach));

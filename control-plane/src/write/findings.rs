@@ -15,11 +15,12 @@ use std::sync::Arc;
 
 use damper_core::lint::codes::{self, FindingCode};
 use damper_core::lint::{self, Severity};
-use damper_core::{Faults, Guard, Pattern, Rule};
+use damper_core::{Faults, Guard, Mode, Pattern, Rule};
 use damper_proto::v1;
 
 use crate::push::fleet_state::FleetState;
 use crate::state::guards::{CeilingExceeded, GuardTable};
+use crate::state::snapshot::Snapshot;
 use crate::stats::rate_window::RateWindow;
 use crate::stats::summary::RouteSummary;
 
@@ -97,6 +98,18 @@ pub(crate) fn of_rule<'a>(
 ) -> impl Iterator<Item = v1::Finding> + use<'a> {
     let lacking = lacking(&rule.pattern().to_string(), reach, "it is off there");
     cuts(guards, rule).chain(lacking).chain(of_rule_itself(rule, traffic))
+}
+
+/// Returns a finding if a new rule that is not enforced replaces an enforced one on its routes.
+pub(crate) fn displaces(before: &Snapshot, rule: &Rule) -> Option<v1::Finding> {
+    let pattern = rule.pattern();
+    if rule.policy().mode == Mode::Enforce || before.stored(pattern).is_some() {
+        return None;
+    }
+    let (wider, stored) = before.stored_of(pattern.covering()).next()?;
+    stored.rule.as_ref().filter(|wider| wider.policy().mode == Mode::Enforce)?;
+    let message = format!("the enforced rule \"{wider}\" no longer applies to these routes");
+    Some(finding(codes::DISPLACES_ENFORCED, &pattern.to_string(), "policy.mode", message))
 }
 
 /// Returns all findings about a guard at the time of writing, except the rules that it cuts.

@@ -16,6 +16,7 @@ use crate::write::Writes;
 use crate::write::amplification::AmplificationChange;
 use crate::write::chain_limit;
 use crate::write::chain_limit::ChainCheck;
+use crate::write::findings;
 use crate::write::ownership;
 use crate::write::request::{CompletedWrite, WriteRequest, stored_answer, write};
 
@@ -46,6 +47,7 @@ pub(crate) enum SingleWriteResult {
 /// The effects of a write beyond the rule or guard itself.
 pub(crate) struct Effects {
     owned_by_another: Option<v1::Finding>,
+    displaces: Option<v1::Finding>,
     pub(crate) chain: ChainCheck,
     /// The change of the amplification; `None` for a guard.
     pub(crate) amplified: Option<AmplificationChange>,
@@ -63,13 +65,21 @@ impl Effects {
     ) -> Result<Self, ApiError> {
         let owned_by_another =
             changes.then(|| ownership::finding(before, subject, &asked.options.owner)).flatten();
+        let displaces = match subject {
+            ResourceKey::Rule(pattern) => {
+                let tried = before.tried(std::slice::from_ref(edit));
+                let rule = tried.stored(pattern).and_then(|stored| stored.rule.as_ref());
+                rule.and_then(|rule| findings::displaces(before, rule))
+            }
+            _ => None,
+        };
         let (chain, amplified) = chain_limit::check_edit(writes, before, edit).await?;
-        Ok(Self { owned_by_another, chain, amplified })
+        Ok(Self { owned_by_another, displaces, chain, amplified })
     }
 
     /// Returns all findings.
     pub(crate) fn findings(self, subject: &ResourceKey) -> impl Iterator<Item = v1::Finding> + use<> {
-        self.chain.findings_of(subject).into_iter().chain(self.owned_by_another)
+        self.chain.findings_of(subject).into_iter().chain(self.owned_by_another).chain(self.displaces)
     }
 }
 

@@ -44,6 +44,28 @@ async fn put_returns_findings_for_dry_runs_and_unchanged_rules() {
 }
 
 #[tokio::test]
+async fn observed_rule_in_place_of_an_enforced_one_is_found_by_put_and_by_sets() {
+    let server = start().await;
+    server.put(rule(key("shop", "stock", "*"), 3)).await;
+    let mut observed = rule(key("shop", "stock", "stock.v1.Stock/Get"), 3);
+    observed.policy.as_mut().unwrap().set_mode(v1::Mode::Observe);
+    let found = ("displaces_enforced", v1::Severity::Warning, "policy.mode");
+
+    let tried = try_out(&server, observed.clone()).await;
+    assert_eq!(summaries(&tried.findings), [found]);
+    let header = header(v1::WriteOptions { validate_only: true, ..Default::default() });
+    let requests = vec![header, put_change(observed.clone())];
+    let applied = soon(server.rules().apply_rules(tokio_stream::iter(requests))).await.unwrap().into_inner();
+    assert_eq!(summaries(&applied.results[0].findings), [found]);
+
+    let put = server.put(observed.clone()).await;
+    assert_eq!(summaries(&put.findings), [found]);
+    let again = server.put(observed).await;
+    assert_eq!(again.findings, [], "the rule has replaced the other one already");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn each_result_of_a_set_has_its_own_findings_and_guards_too() {
     let server = start().await;
     let ceiling = Some(v1::Ceiling { max_attempts: Some(10), ..Default::default() });

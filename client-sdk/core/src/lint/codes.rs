@@ -69,6 +69,10 @@ codes! {
         "Hedges at this percentile alone use up half of the failures that the retry breaker tolerates.",
         "Raise hedge.delay.percentile.at or retry_breaker.ratio, and limit both with a budget.";
 
+    DISPLACES_ENFORCED = "displaces_enforced", Warning,
+        "A new rule that is in observe, or off, replaces a wider rule that is enforced: retries stop on its routes.",
+        "Enforce the new rule, or change the wider one instead, unless its retries should stop there.";
+
     // Data of the callee.
     NON_IDEMPOTENT_REPEATED = "non_idempotent_repeated", Warning,
         "The method's name suggests that it changes data, and the rule retries codes with which the callee may have executed the call.",

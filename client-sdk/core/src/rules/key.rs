@@ -62,7 +62,7 @@ impl RouteKey {
         &self.callee_service
     }
 
-    /// Returns the method: `package.Service/Method`, or `GET:/path` of an HTTP service.
+    /// Returns the method: `package.Service/Method`, `GET:/path` of an HTTP service, or `group/name`.
     #[must_use]
     pub fn callee_method(&self) -> &str {
         &self.callee_method
@@ -118,7 +118,11 @@ impl fmt::Display for NameError<'_> {
                 write!(f, "{name:?} contains {bad:?}; only visible ASCII without '*' is allowed")
             }
             Self::NoMethod(name) => {
-                write!(f, "{name:?} is neither of the form package.Service/Method nor of the form GET:/path")
+                write!(
+                    f,
+                    "{name:?} must have the form package.Service/Method, GET:/path of HTTP, or group/name of \
+                     another operation"
+                )
             }
         }
     }

@@ -60,7 +60,7 @@ impl ImportArgs {
 fn with_advice(error: CliError) -> CliError {
     match error {
         CliError::Data(mut faults)
-            if faults.iter().any(|fault| fault.contains("override it with force and a reason")) =>
+            if faults.iter().any(|fault| fault.contains("override it with `force`")) =>
         {
             faults
                 .push("the amplification limit applies to an import; add --force to override it".to_owned());
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn amplification_refusal_suggests_force() {
-        let limit = "policy: 27 sends; override it with force and a reason".to_owned();
+        let limit = "policy: 27 sends; override it with `force` and a reason".to_owned();
         assert!(with_advice(CliError::Data(vec![limit])).to_string().ends_with("add --force to override it"));
         let other = "policy.mode: is required".to_owned();
         assert!(!with_advice(CliError::Data(vec![other])).to_string().contains("--force"));

@@ -175,15 +175,13 @@ impl Values {
     }
 
     fn breaker(&mut self, measured: &PatternTotals) {
-        let ratio = damper_core::policy::RetryBreaker::default().ratio;
-        let most = f64::from(ratio.bp()) / f64::from(ratio.bp() + Ratio::ONE.bp());
+        let earn = damper_core::policy::RetryBreaker::default().earn;
         let failing: u32 = measured.failures().map(|(_, share)| share.bp()).sum();
         self.add_reason(
             "retry_breaker",
             format!(
-                "on, the default: retries are allowed while failures <= {ratio} x successes, at up to {} failing \
-                 attempts; measured: {}",
-                percent(most),
+                "on, the default: retries use credit, and each successful first attempt earns {earn} of a retry; \
+                 failing attempts measured: {}",
                 percent(f64::from(failing) / f64::from(Ratio::ONE.bp()))
             ),
         );
