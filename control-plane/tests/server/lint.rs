@@ -44,7 +44,7 @@ async fn put_returns_findings_for_dry_runs_and_unchanged_rules() {
 }
 
 #[tokio::test]
-async fn observed_rule_in_place_of_an_enforced_one_is_found_by_put_and_by_sets() {
+async fn observed_rule_that_displaces_an_enforced_one_is_found() {
     let server = start().await;
     server.put(rule(key("shop", "stock", "*"), 3)).await;
     let mut observed = rule(key("shop", "stock", "stock.v1.Stock/Get"), 3);
