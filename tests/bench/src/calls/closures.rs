@@ -10,10 +10,17 @@ use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
 use damper_retry::{ByType, Retry};
+use damper_sdk::{Damper, Operation};
 use tokio::time::{Sleep, sleep};
 use tower::retry::budget::{Budget as _, TpsBudget};
 use tower::retry::{Policy, Retry as TowerRetry};
 use tower::{Service as _, service_fn};
+
+const RULE: &str = r#"
+kind: Rule
+key: { caller_service: orders, caller_cluster: "*", callee_service: catalog, callee_method: "*" }
+policy: { mode: enforce, retry: {} }
+"#;
 
 /// What makes the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +33,13 @@ pub enum Library {
     Backon,
     /// `tower::retry` with its `TpsBudget`.
     Tower,
+    /// An operation of `damper-sdk` under an enforced rule with retries.
+    Governed,
 }
 
 impl Library {
     /// All, the bare one first.
-    pub const ALL: [Self; 4] = [Self::Bare, Self::Damper, Self::Backon, Self::Tower];
+    pub const ALL: [Self; 5] = [Self::Bare, Self::Damper, Self::Backon, Self::Tower, Self::Governed];
 
     /// Returns the name.
     #[must_use]
@@ -40,6 +49,7 @@ impl Library {
             Self::Damper => "damper-retry",
             Self::Backon => "backon",
             Self::Tower => "tower::retry",
+            Self::Governed => "damper-sdk",
         }
     }
 }
@@ -49,6 +59,7 @@ impl Library {
 pub struct Closures {
     damper: Retry<ByType>,
     tower: Attempts,
+    governed: Operation,
 }
 
 impl Closures {
@@ -58,7 +69,8 @@ impl Closures {
     /// The settings are out of range.
     pub fn new() -> Result<Self, damper_retry::Faults> {
         let damper = Retry::named("bench").build()?;
-        Ok(Self { damper, tower: Attempts { left: 2, budget: Arc::default() } })
+        let governed = Damper::fixed("orders", RULE)?.operation("catalog", "pages/fetch")?;
+        Ok(Self { damper, tower: Attempts { left: 2, budget: Arc::default() }, governed })
     }
 
     /// Makes calls.
@@ -74,6 +86,7 @@ impl Closures {
         let is_ready = match library {
             Library::Bare => black_box(pin!(fetch(number)).poll(cx)).is_ready(),
             Library::Damper => black_box(pin!(self.damper.call(|_| fetch(number))).poll(cx)).is_ready(),
+            Library::Governed => black_box(pin!(self.governed.call(|_| fetch(number))).poll(cx)).is_ready(),
             Library::Backon => {
                 let call = (|| fetch(number)).retry(ExponentialBuilder::default());
                 black_box(pin!(call.into_future()).poll(cx)).is_ready()

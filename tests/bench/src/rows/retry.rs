@@ -38,6 +38,8 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
             .aim(Target::AtMost(150.0)),
     );
     let row = row.with(Figure::beside("time added", "ns", &damper, Library::Tower.name(), &added(2)));
+    let row = row
+        .with(Figure::new("time added, under a rule", "ns", Spread::of(added(3))).aim(Target::AtMost(500.0)));
     Ok((rounds, row.with_all(allocations().await?)))
 }
 
@@ -52,5 +54,7 @@ async fn allocations() -> Result<Vec<Figure>> {
         let figure = Figure::new("allocations per call", "", ours);
         Ok(Figure { peer: Some(peer), ..figure.aim(Target::AtMost(0.0)) })
     };
-    Ok(vec![figure(Library::Backon)?, figure(Library::Tower)?])
+    let governed =
+        Figure::new("allocations per call, under a rule", "", Spread::exactly(of(Library::Governed)?));
+    Ok(vec![figure(Library::Backon)?, figure(Library::Tower)?, governed.aim(Target::AtMost(0.0))])
 }
