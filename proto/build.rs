@@ -13,7 +13,7 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto};
 use tonic_prost_build::Builder;
 
-const FILES: [&str; 11] = [
+const FILES: [&str; 13] = [
     "damper/v1/access.proto",
     "damper/v1/policy.proto",
     "damper/v1/admin.proto",
@@ -25,6 +25,8 @@ const FILES: [&str; 11] = [
     "damper/v1/history.proto",
     "damper/v1/tokens.proto",
     "damper/v1/replicas.proto",
+    "damper/v1/jobs.proto",
+    "damper/v1/queues.proto",
 ];
 const PACKAGE: &str = ".damper.v1";
 const FORM: &str = "crate::manifest::form";

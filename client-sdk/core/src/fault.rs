@@ -124,6 +124,14 @@ impl Bounded for u32 {
     }
 }
 
+impl Bounded for u64 {
+    type Shown = Self;
+
+    fn shown(self) -> Self {
+        self
+    }
+}
+
 impl Bounded for Duration {
     type Shown = Millis;
 

@@ -21,6 +21,7 @@ pub mod endpoints;
 pub mod fault;
 mod gates;
 mod headers;
+pub mod job;
 pub mod lint;
 mod outcome;
 pub mod policy;

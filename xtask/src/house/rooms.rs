@@ -26,6 +26,7 @@ pub(crate) const LEVELS: [Level; 14] = [
             "chain",
             "route",
             "call",
+            "job",
             "endpoints",
             "lint",
         ],

@@ -31,13 +31,25 @@ use crate::random::{Draws, uniform};
 use crate::time::micros;
 
 /// Position of a call in its sequence of waits.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
     waits: u32,
     previous_us: u64,
 }
 
 impl Sequence {
+    /// Returns the number of waits so far and the last one in microseconds, for a driver that stores them.
+    #[must_use]
+    pub const fn to_parts(self) -> (u32, u64) {
+        (self.waits, self.previous_us)
+    }
+
+    /// Restores a stored position.
+    #[must_use]
+    pub const fn from_parts(waits: u32, previous_us: u64) -> Self {
+        Self { waits, previous_us }
+    }
+
     /// Returns the next wait after an attempt failed with `code`; `None` if the sequence has ended. `random`
     /// is uniform over all of `u64`.
     pub fn next(&mut self, backoff: &Backoff, code: Code, random: u64) -> Option<Duration> {

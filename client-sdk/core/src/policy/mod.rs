@@ -175,8 +175,7 @@ impl Policy {
     pub(crate) fn check_with(&self, max_attempts: Bounds<u32>, faults: &mut Faults) {
         check_timeout("timeout", self.timeout, faults);
         if let Some(retry) = &self.retry {
-            max_attempts.check("retry.max_attempts", retry.max_attempts, faults);
-            retry.check(faults);
+            retry.check(&RetryBounds { max_attempts, max_duration: TIMEOUT, attempt: TIMEOUT }, faults);
         }
         if let Some(breaker) = &self.retry_breaker {
             breaker.check(faults);
@@ -195,12 +194,49 @@ impl Policy {
         }
         REPLAY_LIMIT.check("replay_limit_bytes", self.replay_limit, faults);
     }
+
+    /// Checks the policy of a queue, which has a mode, retries and `stop_when`, with the ranges of a queue.
+    pub(crate) fn check_of_queue(&self, bounds: &RetryBounds, faults: &mut Faults) {
+        let plain = Self::new(self.mode);
+        let settings = [
+            ("timeout", self.timeout.is_some()),
+            ("hedge", self.hedge.is_some()),
+            ("retry_breaker", self.retry_breaker.is_some()),
+            ("budget", self.budget.is_some()),
+            ("circuit_breaker", self.circuit_breaker.is_some()),
+            ("chain", self.chain != plain.chain),
+            ("replay_limit_bytes", self.replay_limit != plain.replay_limit),
+            ("hold_unary", self.hold_unary),
+            ("call_id", self.call_id),
+        ];
+        for (path, _) in settings.iter().filter(|(_, is_set)| *is_set) {
+            faults.add(*path, "a queue has no such setting; it has mode, retry and stop_when");
+        }
+        if let Some(retry) = &self.retry {
+            retry.check(bounds, faults);
+        }
+        if let Some(stop_when) = &self.stop_when {
+            stop_when.check(faults);
+        }
+    }
+}
+
+/// Ranges of `retry` that differ between rules, code and queues.
+pub(crate) struct RetryBounds {
+    pub(crate) max_attempts: Bounds<u32>,
+    pub(crate) max_duration: Bounds<Duration>,
+    pub(crate) attempt: Bounds<Duration>,
 }
 
 impl Retry {
-    fn check(&self, faults: &mut Faults) {
-        check_timeout("retry.max_duration", self.max_duration, faults);
-        check_timeout("retry.per_attempt_timeout", self.per_attempt_timeout, faults);
+    fn check(&self, bounds: &RetryBounds, faults: &mut Faults) {
+        bounds.max_attempts.check("retry.max_attempts", self.max_attempts, faults);
+        if let Some(max_duration) = self.max_duration {
+            bounds.max_duration.check("retry.max_duration", max_duration, faults);
+        }
+        if let Some(limit) = self.per_attempt_timeout {
+            bounds.attempt.check("retry.per_attempt_timeout", limit, faults);
+        }
         if self.codes.is_empty() {
             faults.add("retry.codes", "must contain at least one code; to send calls once, remove `retry`");
         }

@@ -190,7 +190,7 @@ impl Part {
         if *self == Self::Any { vec![Self::Any] } else { vec![self.clone(), Self::Any] }
     }
 
-    fn matches(&self, name: &str) -> bool {
+    pub(crate) fn matches(&self, name: &str) -> bool {
         match self {
             Self::Any => true,
             Self::Exact(exact) => exact == name,
@@ -232,7 +232,7 @@ impl MethodPart {
         }
     }
 
-    fn matches(&self, method: &str) -> bool {
+    pub(crate) fn matches(&self, method: &str) -> bool {
         match self {
             Self::Any => true,
             Self::Service(service) => service_of(method) == Some(service),

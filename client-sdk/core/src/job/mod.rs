@@ -1,0 +1,16 @@
+//! Durable jobs: when a kept request may be sent again, and when it is given up.
+//!
+//! [`Call`](crate::Call) decides between two attempts of one process; the types here decide between two
+//! deliveries of a job, across processes. A queue is a [`Policy`](crate::Policy) with other ranges, and no
+//! retry breaker: if a callee fails, its jobs are held and use up no attempts.
+
+mod queue;
+mod state;
+
+pub use queue::{
+    EXPIRES_AFTER, HOLD_AFTER, KEEP_DEAD, KEEP_DONE, LEASE, LIST_ENTRIES, MAX_ATTEMPTS, MAX_BODY, MAX_BYTES,
+    MAX_DURATION, MAX_IN_FLIGHT, MAX_JOBS, MAX_LOST, METADATA_NAMES, NAME_BYTES, OnStop, PAUSED_BYTES,
+    PER_ATTEMPT_TIMEOUT, Queue, QueueSettings, RATE, SUBMITTER_SHARE, ServiceName, Submittable,
+    check_queue_name,
+};
+pub use state::{Job, Wall};
