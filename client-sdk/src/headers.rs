@@ -8,7 +8,7 @@ use damper_core::deadline;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::metadata::MetadataMap;
 
-use crate::clock;
+use crate::background::clock;
 
 pub(crate) static RETRY: HeaderName = HeaderName::from_static(chain::RETRY);
 pub(crate) static BAGGAGE: HeaderName = HeaderName::from_static(chain::BAGGAGE);

@@ -100,7 +100,6 @@
 mod background;
 pub mod balance;
 mod client;
-mod clock;
 mod context;
 mod control;
 mod damper;

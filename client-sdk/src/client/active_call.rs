@@ -11,7 +11,7 @@ use damper_core::{
 };
 
 use super::body_canceller::BodyCanceller;
-use crate::clock::Clock;
+use crate::background::clock::Clock;
 use crate::context::Context;
 use crate::outcome::cause::{self, Cause};
 use crate::record::report::CallReport;

@@ -21,7 +21,7 @@ use super::requests::{self, RequestFactory, RequestOptions};
 use super::response_body::ResponseBody;
 use super::response_future::{PassthroughFuture, ResponseFuture};
 use super::slot::CallSlot;
-use crate::clock::Clock;
+use crate::background::clock::Clock;
 use crate::context::Context;
 use crate::outcome::verdict::BoxError;
 use crate::record::telemetry::{CallSpan, Protocol};

@@ -15,7 +15,7 @@ use damper_core::{Answer, AttemptKind, Code, Fate, Finish, Route, SendAttempt, T
 use tracing::Span;
 use tracing::field::{Empty, display};
 
-use crate::clock::Clock;
+use crate::background::clock::Clock;
 use crate::metrics::{AttemptTimes, CallTimes};
 use crate::routes::{Callee, RouteHandle};
 

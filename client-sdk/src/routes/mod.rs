@@ -27,8 +27,8 @@ use http::Request;
 use self::failed_calls::FailureQuota;
 use self::kills::ActiveKills;
 use self::replay::ReplayBudget;
+use crate::background::clock::Clock;
 use crate::balance::Channels;
-use crate::clock::Clock;
 use crate::context::Context;
 use crate::metrics::{self, CallTimes, Detail};
 

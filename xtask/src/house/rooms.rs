@@ -42,7 +42,6 @@ pub(crate) const LEVELS: [Level; 14] = [
         enforced: true,
         most: 16,
         rooms: &[
-            "clock",
             "background",
             "headers",
             "context",
