@@ -110,12 +110,16 @@ pub mod metrics;
 mod operation;
 mod options;
 mod outcome;
+#[cfg(feature = "queue")]
+pub mod queue;
 mod record;
 mod routes;
 mod server;
 
 pub use balance::{Balanced, balanced};
 pub use client::{ClientLayer, ClientService, ResponseBody, ResponseFuture};
+#[cfg(feature = "queue")]
+pub use client::{HandOver, handed_over};
 pub use context::{Context, Scope, spawn};
 pub use control::{NotReady, Source, Status};
 pub use damper::Damper;

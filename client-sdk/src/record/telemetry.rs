@@ -169,6 +169,10 @@ impl AttemptSpan {
         &self.span
     }
 
+    pub(crate) fn sent_at(&self) -> Time {
+        self.sent_at
+    }
+
     /// Ends the attempt because the call ended without it: another attempt was first, or the deadline has
     /// passed.
     pub(crate) fn lost(&mut self) {

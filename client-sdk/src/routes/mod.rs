@@ -8,6 +8,8 @@
 //! This module makes no decisions; see `damper_core::Call`.
 
 pub(crate) mod failed_calls;
+#[cfg(feature = "queue")]
+pub(crate) mod kept_calls;
 pub(crate) mod kills;
 pub(crate) mod replay;
 mod route;
@@ -50,6 +52,10 @@ pub(crate) struct Runtime {
     is_full: AtomicBool,
     kills: ActiveKills,
     registry: Mutex<Registry>,
+    #[cfg(feature = "queue")]
+    keeper: std::sync::OnceLock<Arc<dyn kept_calls::Keeper>>,
+    #[cfg(feature = "queue")]
+    hand_overs: Arc<kept_calls::HandOverCounters>,
 }
 
 #[derive(Debug, Default)]
@@ -91,6 +97,10 @@ impl Runtime {
             is_full: AtomicBool::new(false),
             kills: ActiveKills::default(),
             registry: Mutex::default(),
+            #[cfg(feature = "queue")]
+            keeper: std::sync::OnceLock::new(),
+            #[cfg(feature = "queue")]
+            hand_overs: Arc::default(),
         })
     }
 
@@ -210,6 +220,25 @@ impl Runtime {
     /// Returns the methods that this process serves.
     pub(crate) fn methods(&self) -> &ServedMethods {
         &self.methods
+    }
+
+    /// Sets what submits failed calls as jobs, once.
+    #[cfg(feature = "queue")]
+    pub(crate) fn set_keeper(&self, keeper: Arc<dyn kept_calls::Keeper>) {
+        // A runtime belongs to one Damper, which calls this once.
+        _ = self.keeper.set(keeper);
+    }
+
+    /// Returns what submits failed calls as jobs; `None` without a control plane.
+    #[cfg(feature = "queue")]
+    pub(crate) fn keeper(&self) -> Option<&Arc<dyn kept_calls::Keeper>> {
+        self.keeper.get()
+    }
+
+    /// Returns the counters of calls handed over.
+    #[cfg(feature = "queue")]
+    pub(crate) fn hand_overs(&self) -> &Arc<kept_calls::HandOverCounters> {
+        &self.hand_overs
     }
 
     /// Notes that this process serves requests, so its calls should have a context.
