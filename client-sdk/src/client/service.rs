@@ -94,8 +94,8 @@ impl<S> ClientService<S> {
         let (memory, policy) = (self.engine.memory(), route.policy());
         let mut requests = RequestFactory::new(request, policy, memory, self.external, &asked);
         let clock = self.engine.clock();
-        let (replayable, _sends_before) = (requests.are_replayable(), aftermath.sends_before());
-        let start = CallStart { replayable, ..start(&context, &asked, clock) };
+        let (replayable, sends_before) = (requests.are_replayable(), aftermath.sends_before());
+        let start = CallStart { replayable, sends_before, ..start(&context, &asked, clock) };
         let watch = CallSpan::begin(Protocol::Grpc, &route, &self.callee, method_of(request), start.now);
         let ids = Ids { trace: asked.trace, call: requests.call_id(request) };
         let records = (watch, AttemptTrail::begin(ids, start.now));
@@ -122,7 +122,7 @@ fn start(context: &Option<Context>, asked: &RequestOptions, clock: Clock) -> Cal
     let now = clock.now();
     let (inherited, flag) = Context::inherited(context.as_ref(), clock);
     let deadline = deadline::earliest([inherited, asked.deadline(now)]);
-    CallStart { now, deadline, flag, replayable: false }
+    CallStart { now, deadline, flag, replayable: false, sends_before: 0 }
 }
 
 fn is_killed(step: &Step) -> bool {

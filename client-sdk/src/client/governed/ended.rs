@@ -35,6 +35,7 @@ where
             (Answer::Killed, _) => {
                 refusal.map_or_else(|| LocalResponse::killed(None, Time::ZERO), |own| *own)
             }
+            (Answer::Blocked, _) => LocalResponse::Blocked,
             (Answer::CircuitOpen, _) => LocalResponse::CircuitOpen,
             (Answer::TimedOut, _) | (Answer::Attempt(_), None) => LocalResponse::TimedOut,
         };
