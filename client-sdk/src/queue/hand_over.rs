@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use damper_core::Code;
+use damper_core::{Code, job};
 use damper_proto::v1;
 use http::HeaderValue;
 use tokio::runtime::Handle;
@@ -55,6 +55,16 @@ impl HandOvers {
         Self { access: access.clone(), counters, load: Arc::default(), warned: Arc::default() }
     }
 
+    /// Takes a place for the call.
+    fn begin(&self, call: &KeptCall) -> Result<(Place, Handle), String> {
+        let (bytes, max) = (call.body.0.len(), job::MAX_BODY.max);
+        if u32::try_from(bytes).is_ok_and(|bytes| bytes <= max) {
+            let place = Place::take(&self.load, bytes).ok_or("too many hand-overs in flight")?;
+            return Ok((place, Handle::try_current().map_err(|error| error.to_string())?));
+        }
+        Err(format!("request of {bytes} bytes; a queue keeps at most {max}"))
+    }
+
     fn warn(warned: &Mutex<Option<Instant>>, queue: &str, problem: &str) {
         let mut warned = warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
@@ -69,11 +79,13 @@ impl HandOvers {
 impl Keeper for HandOvers {
     fn keep(&self, call: KeptCall) -> oneshot::Receiver<Option<HeaderValue>> {
         let (answer, receiver) = oneshot::channel();
-        let place = Place::take(&self.load, call.body.0.len());
-        let (Some(place), Ok(runtime)) = (place, Handle::try_current()) else {
-            self.counters.count_failed();
-            Self::warn(&self.warned, &call.queue, "too many hand-overs in flight");
-            return receiver;
+        let (place, runtime) = match self.begin(&call) {
+            Ok(begun) => begun,
+            Err(problem) => {
+                self.counters.count_failed();
+                Self::warn(&self.warned, &call.queue, &problem);
+                return receiver;
+            }
         };
         let hand_over = HandOver {
             access: self.access.clone(),
