@@ -41,10 +41,10 @@ where
 {
     /// Begins to hand over a call that has ended. Returns the call if nothing is handed over.
     #[inline]
-    pub(super) fn begin(&mut self, calling: &mut CallState, ended: EndedCall<B>) -> Result<(), EndedCall<B>> {
+    pub(super) fn begin(&mut self, calling: &mut CallState, ended: EndedCall<B>) -> Option<EndedCall<B>> {
         match calling.call.take_wanted() {
             Some(wanted) => self.hand_over(wanted, calling, ended),
-            None => Err(ended),
+            None => Some(ended),
         }
     }
 
@@ -53,17 +53,17 @@ where
         wanted: Wanted,
         calling: &mut CallState,
         ended: EndedCall<B>,
-    ) -> Result<(), EndedCall<B>> {
+    ) -> Option<EndedCall<B>> {
         let CallState { call, requests, .. } = calling;
         let code = call.code_of(&ended.finish);
         if !Wanted::applies(&ended.finish, code, call.policy()) || !ended.can_name_a_job() {
-            return Err(ended);
+            return Some(ended);
         }
-        let Some(body) = requests.message() else { return Err(ended) };
-        let Some(answer) = wanted.begin(code, body, call.time_left()) else { return Err(ended) };
+        let Some(body) = requests.message() else { return Some(ended) };
+        let Some(answer) = wanted.begin(code, body, call.time_left()) else { return Some(ended) };
         let context = call.context().cloned().map(|context| (context, call.codes_seen(code)));
         self.0 = Some(Box::new(Waiting { ended, answer, context }));
-        Ok(())
+        None
     }
 
     /// Ready with the response of a call that waits for the queue; `None` if none waits.

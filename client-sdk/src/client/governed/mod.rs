@@ -145,7 +145,7 @@ where
                     let (refusal, report) = (calling.refusal.take(), calling.call.report(&finish));
                     let last = came.map(answered).or_else(|| this.last.take().map(|last| *last));
                     let ended = EndedCall { finish, last, refusal, report };
-                    if let Err(ended) = this.handing.begin(&mut calling, ended) {
+                    if let Some(ended) = this.handing.begin(&mut calling, ended) {
                         return Poll::Ready(ended.answer());
                     }
                 }

@@ -16,8 +16,8 @@ impl<B: http_body::Body> Handing<B> {
 
     #[inline]
     #[expect(clippy::unused_self, reason = "the form with the feature")]
-    pub(super) fn begin(&mut self, _: &mut CallState, ended: EndedCall<B>) -> Result<(), EndedCall<B>> {
-        Err(ended)
+    pub(super) fn begin(&mut self, _: &mut CallState, ended: EndedCall<B>) -> Option<EndedCall<B>> {
+        Some(ended)
     }
 
     #[inline]

@@ -30,6 +30,7 @@ const SPARE: Duration = Duration::from_millis(10);
 pub(in crate::client) struct Aftermath(Option<Box<Plan>>);
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is boxed")]
 enum Plan {
     HandOver(Wanted),
     Redelivery(Redelivery),

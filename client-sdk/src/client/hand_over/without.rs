@@ -12,7 +12,7 @@ use crate::outcome::cause::Cause;
 use crate::routes::{Callee, Runtime};
 
 #[derive(Debug, Default)]
-pub(in crate::client) struct Aftermath;
+pub(in crate::client) struct Aftermath(());
 
 impl Aftermath {
     #[inline]
@@ -22,7 +22,7 @@ impl Aftermath {
         _: &Arc<Callee>,
         _: Option<&Context>,
     ) -> Self {
-        Self
+        Self(())
     }
 
     #[inline]

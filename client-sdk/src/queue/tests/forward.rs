@@ -36,7 +36,7 @@ impl World {
     async fn deliver(&mut self, delivery: v1::Delivery) -> How {
         let lease = delivery.lease.clone();
         self.stream.send(ToWorker::Delivery(delivery)).await;
-        assert_eq!(self.stream.started().await, [lease.clone()]);
+        assert_eq!(self.stream.started().await, std::slice::from_ref(&lease));
         let settle = self.stream.settle().await;
         assert_eq!(settle.lease, lease);
         self.stream.confirm(&lease).await;

@@ -24,7 +24,7 @@ impl Handling {
     }
 
     /// Waits until the handler was dropped.
-    async fn is_cancelled(mut self) {
+    async fn cancelled(mut self) {
         soon(self.result.closed()).await;
     }
 }
@@ -128,7 +128,8 @@ async fn credits_on_the_wire_never_exceed_free_slots() {
     let mut random = fastrand::Rng::with_seed(3);
     for _ in 0..100 {
         while credits > 0 && random.bool() {
-            (credits -= 1, lease += 1);
+            credits -= 1;
+            lease += 1;
             stream.send(ToWorker::Delivery(delivery(lease))).await;
             assert_eq!(stream.started().await, [[lease]]);
             handlers.push(world.begun().await);
@@ -219,7 +220,7 @@ async fn lost_leases_of_the_welcome_stop_their_handlers() {
     stream.fail(Status::unavailable("restart")).await;
     let mut stream = world.plane.accept_silently().await;
     stream.send(ToWorker::Welcome(v1::WorkerWelcome { lost: vec![vec![1]] })).await;
-    first.is_cancelled().await;
+    first.cancelled().await;
     assert_eq!(stream.started().await, [[1], [2]]);
     assert_eq!(stream.credits().await, 1, "its slot is free");
     second.ends(Ok(()));
@@ -235,7 +236,7 @@ async fn cancelled_lease_stops_its_handler_without_an_end() {
     stream.started().await;
     let handling = world.begun().await;
     stream.send(ToWorker::Cancelled(v1::LeaseCancelled { lease: vec![1] })).await;
-    handling.is_cancelled().await;
+    handling.cancelled().await;
     assert_eq!(stream.credits().await, 1);
     stream.send(ToWorker::Cancelled(v1::LeaseCancelled { lease: vec![9] })).await;
     stream.send(ToWorker::Delivery(delivery(2))).await;
@@ -285,7 +286,7 @@ async fn handler_is_cancelled_at_the_time_limit() {
     assert_eq!(failure.code, 4);
     assert_eq!(failure.took, limit);
     assert_eq!(begun.elapsed(), Duration::from_secs(7));
-    handling.is_cancelled().await;
+    handling.cancelled().await;
 }
 
 #[tokio::test(start_paused = true)]

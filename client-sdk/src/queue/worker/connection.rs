@@ -24,6 +24,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 const OUTBOX: usize = 256;
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is handled at once")]
 pub(super) enum Event {
     /// There is a connection: call [`Connection::open`].
     Connected,
@@ -40,6 +41,7 @@ pub(super) struct Connection {
     outbox: usize,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a worker has one")]
 enum State {
     Waiting(Box<dyn Dial>, Pin<Box<Sleep>>),
     Connecting(Boxed<'static, (Box<dyn Dial>, Result<Line, Missed>)>),
