@@ -218,7 +218,8 @@ impl Damper {
     /// # async fn submit(damper: damper_sdk::Damper) -> Result<(), damper_sdk::queue::SubmitError> {
     /// use damper_sdk::queue::NewJob;
     ///
-    /// let job = NewJob::new("emails", "welcome-17", "mailer", "mail.Mailer/Welcome").body("ann@example.com");
+    /// let job = NewJob::new("emails", "welcome-17", "mailer", "mail.Mailer/Welcome");
+    /// let job = job.body("ann@example.com");
     /// damper.jobs().submit(job).await?;
     /// # Ok(())
     /// # }
@@ -233,7 +234,8 @@ impl Damper {
     /// [`forward`](crate::queue::Worker::forward) completes.
     ///
     /// ```no_run
-    /// # fn start(damper: damper_sdk::Damper, channel: tonic::transport::Channel) -> Result<(), damper_sdk::Faults> {
+    /// # use damper_sdk::{Damper, Faults};
+    /// # fn start(damper: Damper, channel: tonic::transport::Channel) -> Result<(), Faults> {
     /// damper.worker("stock-later").forward("inventory", channel.clone()).concurrency(32).start()?;
     /// # Ok(())
     /// # }

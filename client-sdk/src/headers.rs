@@ -65,8 +65,8 @@ pub(crate) fn marks(headers: &HeaderMap) -> RepeatMarks<'_> {
     }
 }
 
-/// Removes all fields that may mark a request as a retry, and the ids of call and job by which handlers detect
-/// retries: an id from an untrusted client could be that of another call.
+/// Removes all fields that may mark a request as a retry, and the ids of call and job by which handlers
+/// detect retries: an id from an untrusted client could be that of another call.
 pub(crate) fn drop_marks(headers: &mut HeaderMap) {
     for name in [&RETRY, &PREVIOUS_ATTEMPTS, &ENVOY_ATTEMPT_COUNT, &CALL_ID, &JOB] {
         headers.remove(name);
@@ -144,8 +144,8 @@ pub(crate) fn put_call_id(headers: &mut HeaderMap) {
     headers.insert(&CALL_ID, id);
 }
 
-/// Removes retry fields that are meant for this hop only, report and job of a call of another process, and status
-/// details that are not base64: tonic panics on those, and no peer may cause that.
+/// Removes retry fields that are meant for this hop only, report and job of a call of another process, and
+/// status details that are not base64: tonic panics on those, and no peer may cause that.
 pub(crate) fn clean(headers: &mut HeaderMap) {
     let is_removed =
         |name: &HeaderName| classify::is_hop_by_hop(name.as_str()) || [&DETAILS, &FATE, &JOB].contains(&name);

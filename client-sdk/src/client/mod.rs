@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `response_future` is either path until its response begins, `committed` the call that the response body
-//! owns from then on. `requests` builds the request of each attempt. `hand_over` lets a failed call become a job. Every decision is a step of
-//! `damper_core::Call`.
+//! owns from then on. `requests` builds the request of each attempt. `hand_over` lets a failed call become a
+//! job. Every decision is a step of `damper_core::Call`.
 
 mod active_call;
 mod attempt;

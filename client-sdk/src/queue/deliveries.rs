@@ -161,8 +161,8 @@ impl NeverAgain {
 }
 
 impl HandlerError {
-    /// Describes the failure for operators, in at most 200 bytes. The message of the status is not sent: it may
-    /// be that of another service.
+    /// Describes the failure for operators, in at most 200 bytes. The message of the status is not sent: it
+    /// may be that of another service.
     #[must_use]
     pub fn describe(self, text: impl Into<String>) -> Self {
         Self(match self.0 {

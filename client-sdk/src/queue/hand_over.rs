@@ -1,8 +1,9 @@
 //! Submits failed calls as jobs.
 //!
-//! Each hand-over is a task that alone decides whether the application gets the id of a job: it answers within
-//! the call's limit, and a later success is undone. So an application either knows of the job or there is none,
-//! with one exception: a job that a worker got before it could be cancelled is an orphan, and counted.
+//! Each hand-over is a task that alone decides whether the application gets the id of a job: it answers
+//! within the call's limit, and a later success is undone. So an application either knows of the job or there
+//! is none, with one exception: a job that a worker got before it could be cancelled is an orphan, and
+//! counted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::jobs::{Outcome, Refused};
+use super::ask::{Outcome, Refused};
 use super::new_job::{draw_id, earlier_failure};
 use super::{JobState, QueueAccess, SubmitError, Submitted};
 use crate::background::reconnect_backoff::ReconnectBackoff;

@@ -4,8 +4,8 @@
 //! than the queue's policy allows. A *delivery* is one transfer of a job to a worker.
 //!
 //! - [`Damper::jobs`](crate::Damper::jobs) submits jobs. [`Jobs::submit`] returns after the job is on disk.
-//! - [`Damper::worker`](crate::Damper::worker) receives deliveries: for any work with [`Worker::handle`], or as
-//!   gRPC calls with [`Worker::forward`].
+//! - [`Damper::worker`](crate::Damper::worker) receives deliveries: for any work with [`Worker::handle`], or
+//!   as gRPC calls with [`Worker::forward`].
 //! - [`HandOver`](crate::HandOver) in the extensions of a request makes a job of a call that failed.
 //!
 //! ```no_run
@@ -17,7 +17,8 @@
 //! let submitted = damper.jobs().submit(job).await?;
 //! println!("job {}, due at {:?}", submitted.job_id, submitted.due_at);
 //!
-//! let worker = damper.worker("emails").handle(|delivery| async move { send(delivery.body()).await }).start()?;
+//! let worker = damper.worker("emails").handle(|delivery| async move { send(delivery.body()).await });
+//! let worker = worker.concurrency(32).start()?;
 //! // When the process ends:
 //! worker.stop().await;
 //! # Ok(())
@@ -30,6 +31,7 @@
 //! Without a control plane ([`Damper::off`](crate::Damper::off), `Damper::fixed`) nothing is submitted and no
 //! worker starts.
 
+mod ask;
 mod deliveries;
 mod dial;
 mod forward;

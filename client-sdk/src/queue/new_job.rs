@@ -78,7 +78,8 @@ impl NewJob {
         self
     }
 
-    /// No delivery begins later than this from now. At most the queue's `expires_after`, which is the default.
+    /// No delivery begins later than this from now. At most the queue's `expires_after`, which is the
+    /// default.
     #[must_use]
     pub fn expires_after(self, time: Duration) -> Self {
         Self { expires_after: Some(time), ..self }
@@ -106,8 +107,8 @@ impl NewJob {
     }
 }
 
-/// Returns an id of 128 bits: 48 of time in ms, so that ids of a store are in the order of their creation, and
-/// 80 random ones.
+/// Returns an id of 128 bits: 48 of time in ms, so that ids of a store are in the order of their creation,
+/// and 80 random ones.
 pub(super) fn draw_id() -> Vec<u8> {
     let mut bits = [0; 16];
     // Equal ids would mix up two jobs: the fallback is for systems without a source of randomness.

@@ -111,8 +111,8 @@ pub(crate) fn in_error(report: Option<CallReport>, error: BoxError) -> BoxError 
     }
 }
 
-/// Adds the id of a job to the error of the call that has become it. The error is the source of the status that
-/// tonic would make of it.
+/// Adds the id of a job to the error of the call that has become it. The error is the source of the status
+/// that tonic would make of it.
 #[cfg(feature = "queue")]
 pub(crate) fn with_job(error: BoxError, job: &HeaderValue) -> BoxError {
     let mut status = Status::from_error(error);

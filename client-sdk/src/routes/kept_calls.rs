@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use damper_core::Failure;
 use http::HeaderValue;
 use tokio::sync::oneshot;
 
+use super::Runtime;
 use super::failed_calls::HexId;
 
 /// Submits failed calls as jobs.
@@ -19,6 +21,31 @@ pub(crate) trait Keeper: fmt::Debug + Send + Sync {
     /// Submits the call in a task of its own, which a dropped receiver does not end. Sends the id of the job
     /// within [`KeptCall::limit`]; `None` if there is none by then. A job that is found later is cancelled.
     fn keep(&self, call: KeptCall) -> oneshot::Receiver<Option<HeaderValue>>;
+}
+
+/// The keeper of a runtime, and the results of its hand-overs.
+#[derive(Debug, Default)]
+pub(super) struct KeptCalls {
+    keeper: OnceLock<Arc<dyn Keeper>>,
+    counters: Arc<HandOverCounters>,
+}
+
+impl Runtime {
+    /// Sets what submits failed calls as jobs.
+    pub(crate) fn set_keeper(&self, keeper: Arc<dyn Keeper>) {
+        // A runtime belongs to one Damper, which calls this once.
+        _ = self.kept.keeper.set(keeper);
+    }
+
+    /// Returns what submits failed calls as jobs; `None` without a control plane.
+    pub(crate) fn keeper(&self) -> Option<&Arc<dyn Keeper>> {
+        self.kept.keeper.get()
+    }
+
+    /// Returns the counters of calls handed over.
+    pub(crate) fn hand_overs(&self) -> &Arc<HandOverCounters> {
+        &self.kept.counters
+    }
 }
 
 /// A failed call.

@@ -53,9 +53,7 @@ pub(crate) struct Runtime {
     kills: ActiveKills,
     registry: Mutex<Registry>,
     #[cfg(feature = "queue")]
-    keeper: std::sync::OnceLock<Arc<dyn kept_calls::Keeper>>,
-    #[cfg(feature = "queue")]
-    hand_overs: Arc<kept_calls::HandOverCounters>,
+    kept: kept_calls::KeptCalls,
 }
 
 #[derive(Debug, Default)]
@@ -98,9 +96,7 @@ impl Runtime {
             kills: ActiveKills::default(),
             registry: Mutex::default(),
             #[cfg(feature = "queue")]
-            keeper: std::sync::OnceLock::new(),
-            #[cfg(feature = "queue")]
-            hand_overs: Arc::default(),
+            kept: kept_calls::KeptCalls::default(),
         })
     }
 
@@ -220,25 +216,6 @@ impl Runtime {
     /// Returns the methods that this process serves.
     pub(crate) fn methods(&self) -> &ServedMethods {
         &self.methods
-    }
-
-    /// Sets what submits failed calls as jobs, once.
-    #[cfg(feature = "queue")]
-    pub(crate) fn set_keeper(&self, keeper: Arc<dyn kept_calls::Keeper>) {
-        // A runtime belongs to one Damper, which calls this once.
-        _ = self.keeper.set(keeper);
-    }
-
-    /// Returns what submits failed calls as jobs; `None` without a control plane.
-    #[cfg(feature = "queue")]
-    pub(crate) fn keeper(&self) -> Option<&Arc<dyn kept_calls::Keeper>> {
-        self.keeper.get()
-    }
-
-    /// Returns the counters of calls handed over.
-    #[cfg(feature = "queue")]
-    pub(crate) fn hand_overs(&self) -> &Arc<kept_calls::HandOverCounters> {
-        &self.hand_overs
     }
 
     /// Notes that this process serves requests, so its calls should have a context.

@@ -8,8 +8,8 @@
 //!
 //! It makes no decisions: it reports events to the engine's `Call` and carries out its steps. The first
 //! attempt and retries are stored inline; only hedges are allocated. While the call waits between attempts it
-//! keeps the last failure, because a kill may end the wait with it. A call that ended and is handed over waits
-//! for the queue, see `handing`.
+//! keeps the last failure, because a kill may end the wait with it. A call that ended and is handed over
+//! waits for the queue, see `handing`.
 
 use std::future::Future;
 use std::pin::Pin;

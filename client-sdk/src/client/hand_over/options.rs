@@ -27,8 +27,8 @@ use crate::headers;
 /// hands over in its place.
 ///
 /// The call waits for the queue, for at most 1 s and until 10 ms before its deadline. The error of the
-/// application does not change; [`handed_over`] finds the id of the job in it. Without an id the call counts as
-/// failed, and no job exists, except in the rare case that Damper cannot undo it (counted as an orphan).
+/// application does not change; [`handed_over`] finds the id of the job in it. Without an id the call counts
+/// as failed, and no job exists, except in the rare case that Damper cannot undo it (counted as an orphan).
 ///
 /// The callee may process the request more than once, also after the application has its error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,8 +63,8 @@ impl HandOver {
         Self { order_key: order_key.into(), ..self }
     }
 
-    /// Names of request metadata to keep with the job, besides `traceparent`. The queue must allow them.
-    /// Credentials and binary values cannot be kept.
+    /// Names of request metadata to keep with the job, in addition to `traceparent`. The queue must allow
+    /// them. Credentials and binary values cannot be kept.
     #[must_use]
     pub fn keep_metadata<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.metadata.extend(names.into_iter().map(Into::into));

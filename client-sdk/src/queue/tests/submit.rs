@@ -70,7 +70,7 @@ async fn rejection_names_code_and_fate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unknown_outcome_is_asked_again_with_the_same_id() {
+async fn unknown_outcome_is_retried_with_the_same_id() {
     let (mut plane, queues) = Plane::start(&engine(None));
     let jobs = queues.jobs();
     let (result, ()) = tokio::join!(jobs.submit(job()), async {

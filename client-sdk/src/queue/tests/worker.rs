@@ -12,7 +12,7 @@ use crate::headers;
 use crate::queue::{Delivery, HandlerError, NeverAgain, WorkerHandle};
 use crate::scenarios::{engine, ms};
 
-/// A running handler, which ends as the test says.
+/// A running handler, which the test ends.
 struct Handling {
     delivery: Delivery,
     result: oneshot::Sender<Result<(), HandlerError>>,

@@ -20,7 +20,7 @@ use crate::queue::dial::{Boxed, Dial, Line, LineEnd, Missed};
 const SILENCE: Duration = Duration::from_secs(15);
 /// Limit for closing a stream.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
-/// Messages queued beside those of leases.
+/// Messages queued in addition to those of leases.
 const OUTBOX: usize = 256;
 
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Connection {
         matches!(self.state, State::Open(_))
     }
 
-    /// Says goodbye and closes the stream. The end of the server's half confirms that it was read.
+    /// Sends the goodbye and closes the stream. The end of the server's half confirms that it was read.
     pub(super) async fn close(&mut self) {
         self.send(FromUs::Bye(v1::Bye {}));
         let State::Open(Stream { outbox, mut inbox, .. }) = self.take() else { return };

@@ -1,7 +1,7 @@
 //! The leases of a worker and its credits. Without I/O and clock.
 //!
-//! A delivery takes a credit and becomes a lease. The worker keeps each lease until the server confirms how it
-//! ended, and names all of them when a stream begins. Credits never exceed the slots without a handler.
+//! A delivery takes a credit and becomes a lease. The worker keeps each lease until the server confirms how
+//! it ended, and names all of them when a stream begins. Credits never exceed the slots without a handler.
 //!
 //! ```text
 //! delivered -> running -> settling -> confirmed
@@ -64,7 +64,8 @@ impl Leases {
         (self.grant(), self.held.keys().cloned().collect())
     }
 
-    /// Returns what a new stream repeats: the leases whose handlers run, and the ends that were not confirmed.
+    /// Returns what a new stream repeats: the leases whose handlers run, and the ends that were not
+    /// confirmed.
     pub(super) fn unconfirmed(&self) -> (Vec<LeaseId>, Vec<v1::Settle>) {
         let (mut running, mut ends) = (Vec::new(), Vec::new());
         for (lease, held) in &self.held {

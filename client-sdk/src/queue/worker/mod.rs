@@ -67,8 +67,8 @@ enum Work {
     Forward(HashMap<String, Forward>),
 }
 
-/// A worker that runs. It goes on if the handle is dropped, until the last [`Damper`](crate::Damper) is dropped
-/// or shut down.
+/// A worker that runs. It goes on if the handle is dropped, until the last [`Damper`](crate::Damper) is
+/// dropped or shut down.
 #[derive(Debug)]
 pub struct WorkerHandle {
     stop: watch::Sender<bool>,
@@ -134,8 +134,8 @@ impl Worker {
         }
     }
 
-    /// Handles each delivery by a function. It runs in a task of its own and in a [`Context`]; it is cancelled
-    /// at the delivery's time limit, or when its job is cancelled.
+    /// Handles each delivery by a function. It runs in a task of its own and in a [`Context`]; it is
+    /// cancelled at the delivery's time limit, or when its job is cancelled.
     ///
     /// `Ok` ends the job. A [`Status`](tonic::Status) is a failure, after which the queue's policy decides; a
     /// panic is `INTERNAL`. [`NeverAgain`](super::NeverAgain) gives the job up.
@@ -159,11 +159,12 @@ impl Worker {
         WorkerBuilder::new(self, Work::Handle(Arc::new(handler)))
     }
 
-    /// Sends each delivery as the call that it was made of, through the [client layer](crate::ClientLayer) for
-    /// this callee. `channel` is what the layer would wrap.
+    /// Sends each delivery as the call that it was made of, through the [client layer](crate::ClientLayer)
+    /// for this callee. `channel` is what the layer would wrap.
     ///
-    /// A delivery that was tried before is sent once, as a retry. One that the rule blocks (a kill, the budget)
-    /// is returned without using an attempt. Jobs for other callees are returned too, for other workers.
+    /// A delivery that was tried before is sent once, as a retry. One that the rule blocks (a kill, the
+    /// budget) is returned without using an attempt. Jobs for other callees are returned too, for other
+    /// workers.
     #[must_use]
     pub fn forward<S, B>(self, callee_service: &str, channel: S) -> WorkerBuilder
     where

@@ -231,7 +231,7 @@ impl WorkerTask {
         });
     }
 
-    /// Cancels the handlers that are left, then says goodbye: the server may deliver their jobs at once.
+    /// Cancels the handlers that are left, then sends the goodbye: the server may deliver their jobs at once.
     async fn end(mut self) {
         let left = self.leases.running();
         if left > 0 {
@@ -255,8 +255,8 @@ impl Handlers {
         }
     }
 
-    /// Returns the next handler that ends, with its result; `None` for a cancelled one. Pending while there is
-    /// none.
+    /// Returns the next handler that ends, with its result; `None` for a cancelled one. Pending while there
+    /// is none.
     async fn next(&mut self) -> (LeaseId, Option<(Handled, Duration)>) {
         loop {
             let Some(joined) = self.tasks.join_next_with_id().await else { std::future::pending().await };
