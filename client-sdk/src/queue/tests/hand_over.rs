@@ -1,6 +1,6 @@
 //! Hand-overs: which calls become jobs, and what their application gets.
 
-use damper_core::{CallOptions, Code, Policy};
+use damper_core::{CallOptions, Chain, Code, Policy};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, Request};
 use tokio::time::Instant;
@@ -394,12 +394,14 @@ async fn request_without_the_extension_is_never_handed_over() {
 
 #[tokio::test(start_paused = true)]
 async fn retried_request_leaves_the_hand_over_to_the_layer_above() {
-    let mut world = World::new(enforce());
-    let context = Context::new(Some(1), None, world.engine.clock());
-    let mut service = world.to(&Peer::new([unavailable()]));
-    context.scope(call(&mut service, request())).await.unwrap();
-    ended(&world.engine, &[("chain_retry_flag", 1)]);
-    assert!(world.plane.submits.try_recv().is_err());
+    let ignoring = Chain { ignore_retry_flag: true, ..Chain::default() };
+    for (chain, fate) in [(Chain::default(), "chain_retry_flag"), (ignoring, "attempts_exhausted")] {
+        let mut world = World::new(Policy { chain, ..enforce() });
+        let context = Context::new(Some(1), None, world.engine.clock());
+        context.scope(call(&mut world.to(&down()), request())).await.unwrap();
+        ended(&world.engine, &[(fate, 1)]);
+        assert!(world.plane.submits.try_recv().is_err());
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -118,6 +118,27 @@ async fn outcome_stays_unknown_when_the_time_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn answer_of_the_server_decides_if_the_outcome_is_known() {
+    for (status, is_unknown) in [
+        (Status::unavailable("store"), true),
+        (Status::internal("bug"), true),
+        (Status::resource_exhausted("too many requests"), false),
+    ] {
+        let (mut plane, queues) = Plane::start(&engine(None));
+        let jobs = queues.jobs();
+        let code = status.code();
+        let (result, ()) = tokio::join!(jobs.submit(job()), async {
+            let asked = plane.submit().await;
+            plane.refuse(usize::MAX);
+            asked.answer(Err(status));
+        });
+        let error = result.unwrap_err();
+        assert_eq!(matches!(error, SubmitError::Unknown { .. }), is_unknown, "{code:?}");
+        assert_eq!(matches!(error, SubmitError::Unavailable { .. }), !is_unknown, "{code:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_stored_without_a_connection() {
     let (plane, queues) = Plane::start(&engine(None));
     plane.refuse(usize::MAX);
@@ -176,15 +197,14 @@ async fn submissions_share_a_connection_and_its_failure() {
     let (mut plane, queues) = Plane::start(&engine(None));
     plane.refuse(1);
     let jobs = queues.jobs();
-    let (one, two, ()) = tokio::join!(jobs.submit(job()), jobs.submit(job()), async {
-        for _ in 0..2 {
-            let asked = plane.submit().await;
-            let response = stored(&asked);
-            asked.answer(Ok(response));
+    let all = futures_util::future::join_all((0..5).map(|_| jobs.submit(job())));
+    let (all, ()) = tokio::join!(all, async {
+        for _ in 0..5 {
+            plane.store().await;
         }
     });
-    assert!(one.is_ok() && two.is_ok());
-    assert_eq!(plane.tried(), 2, "one refused, then one for both");
+    assert!(all.iter().all(Result::is_ok));
+    assert_eq!(plane.tried(), 2, "one refused, then one for all");
 }
 
 #[tokio::test(start_paused = true)]

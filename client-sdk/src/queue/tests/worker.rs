@@ -1,9 +1,6 @@
 //! Workers: what they send, and how their handlers end.
 
-use std::sync::atomic::AtomicU64;
-
 use damper_proto::v1::settle::How;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::*;
@@ -440,17 +437,15 @@ async fn worker_outlives_its_handle_but_not_the_queues() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn handler_that_ignores_its_end_keeps_its_slot() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocking_handler_keeps_its_slot_beyond_its_end() {
     let (mut plane, queues) = Plane::start(&engine(None));
-    let (ended, blocks) = (Arc::new(Notify::new()), Arc::new(AtomicU64::new(0)));
-    let waits = Arc::clone(&ended);
-    let blocked = Arc::clone(&blocks);
+    let (end, ends) = std::sync::mpsc::channel::<()>();
+    let ends = Arc::new(Mutex::new(ends));
     let worker = queues.worker(QUEUE).handle(move |_| {
-        let (waits, blocked) = (Arc::clone(&waits), Arc::clone(&blocked));
+        let ends = Arc::clone(&ends);
         async move {
-            blocked.fetch_add(1, Ordering::SeqCst);
-            waits.notified().await;
+            _ = ends.lock().unwrap().recv();
             Ok::<_, Status>(())
         }
     });
@@ -458,10 +453,19 @@ async fn handler_that_ignores_its_end_keeps_its_slot() {
     let mut stream = plane.accept().await;
     stream.send(ToWorker::Delivery(delivery(1))).await;
     stream.started().await;
-    assert_eq!(worker.stats().stuck, 0);
-    ended.notify_one();
-    assert_eq!(stream.settle().await.lease, [1]);
-    assert_eq!((blocks.load(Ordering::SeqCst), worker.stats().stuck), (1, 0));
+    stream.send(ToWorker::Cancelled(v1::LeaseCancelled { lease: vec![1] })).await;
+    soon(async {
+        while worker.stats().stuck != 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // A delivery without a credit.
+    stream.send(ToWorker::Delivery(delivery(2))).await;
+    let release = v1::Release { why: "no_slot".to_owned(), not_before: None };
+    assert_eq!(how(stream.settle().await), How::Release(release));
+    drop(end);
+    assert_eq!(stream.credits().await, 1);
 }
 
 #[tokio::test(start_paused = true)]
