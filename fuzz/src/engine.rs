@@ -134,7 +134,7 @@ impl World {
             _ => None,
         };
         let flag = if u.ratio(1, 10)? { Some(u.arbitrary()?) } else { None };
-        let start = CallStart { now: self.now, deadline, flag, replayable: u.ratio(9, 10)? };
+        let start = CallStart { now: self.now, deadline, flag, replayable: u.ratio(9, 10)?, sends_before: 0 };
         let route = self.route.clone();
         let call = Call::begin(&route, start);
         self.begun += 1;
@@ -344,6 +344,7 @@ impl Open {
                 assert!(self.sent == 0 && !would && fate == Fate::Killed);
                 assert!(self.route.switch().refuses_calls(now));
             }
+            Answer::Blocked => unreachable!("no call begins with a retry"),
             Answer::TimedOut => {}
         }
         if fate == Fate::Killed && answer != Answer::Killed {

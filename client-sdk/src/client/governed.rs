@@ -305,6 +305,7 @@ where
             return Ok(response);
         }
         (Answer::Killed, _) => refusal.map_or_else(|| LocalResponse::killed(None, Time::ZERO), |own| *own),
+        (Answer::Blocked, _) => LocalResponse::Blocked,
         (Answer::CircuitOpen, _) => LocalResponse::CircuitOpen,
         (Answer::TimedOut, _) | (Answer::Attempt(_), None) => LocalResponse::TimedOut,
     };

@@ -17,6 +17,8 @@ pub(crate) enum LocalResponse {
     TimedOut,
     /// The circuit breaker is open: UNAVAILABLE.
     CircuitOpen,
+    /// The budget blocks a call that begins with a retry: UNAVAILABLE.
+    Blocked,
     /// A kill rejects the call: UNAVAILABLE, with the reason.
     Killed(HeaderValue),
 }
@@ -42,6 +44,10 @@ impl LocalResponse {
             Self::CircuitOpen => {
                 let open = "circuit breaker open; damper did not send the call";
                 ("14", HeaderValue::from_static(open))
+            }
+            Self::Blocked => {
+                let blocked = "budget of retries used up; damper did not send the call";
+                ("14", HeaderValue::from_static(blocked))
             }
             Self::Killed(message) => ("14", message),
         };

@@ -115,7 +115,7 @@ fn start(context: &Option<Context>, asked: &RequestOptions, clock: Clock) -> Cal
     let now = clock.now();
     let (inherited, flag) = Context::inherited(context.as_ref(), clock);
     let deadline = deadline::earliest([inherited, asked.deadline(now)]);
-    CallStart { now, deadline, flag, replayable: false }
+    CallStart { now, deadline, flag, replayable: false, sends_before: 0 }
 }
 
 fn is_killed(step: &Step) -> bool {

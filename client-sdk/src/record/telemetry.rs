@@ -92,7 +92,7 @@ impl CallSpan {
     pub(crate) fn code_of(&self, finish: &Finish) -> Code {
         match finish.answer {
             Answer::Attempt(_) => self.code,
-            Answer::CircuitOpen | Answer::Killed => Code::Unavailable,
+            Answer::CircuitOpen | Answer::Killed | Answer::Blocked => Code::Unavailable,
             Answer::TimedOut if finish.ending.fate == Fate::Cancelled => Code::Cancelled,
             Answer::TimedOut => Code::DeadlineExceeded,
         }

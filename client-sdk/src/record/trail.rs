@@ -20,6 +20,8 @@ pub(crate) struct AttemptTrail {
     began: Time,
     ids: Ids,
     sends: u32,
+    /// Number of the first attempt.
+    first: u32,
     attempts: Attempts,
 }
 
@@ -34,7 +36,7 @@ enum Attempts {
 
 impl AttemptTrail {
     pub(crate) fn begin(ids: Ids, now: Time) -> Self {
-        Self { began: now, ids, sends: 0, attempts: Attempts::First }
+        Self { began: now, ids, sends: 0, first: 1, attempts: Attempts::First }
     }
 
     /// Returns the record of a call whose only attempt was sent at its start.
@@ -58,6 +60,8 @@ impl AttemptTrail {
             if let Some(list) = self.list(failures, now).filter(|list| list.len() < MAX_ATTEMPTS) {
                 list.push(attempt);
             }
+        } else {
+            self.first = send.attempt;
         }
         self.sends = self.sends.saturating_add(1);
     }
@@ -121,7 +125,7 @@ impl AttemptTrail {
     /// Returns the list. Begins it if the route records any, with the first attempt if sent.
     fn list(&mut self, failures: &Failures, now: Time) -> Option<&mut Vec<FailedAttempt>> {
         if matches!(self.attempts, Attempts::First) {
-            let first = (self.sends > 0).then(|| self.in_flight(1, AttemptKind::First, self.began));
+            let first = (self.sends > 0).then(|| self.in_flight(self.first, AttemptKind::First, self.began));
             self.attempts = if failures.has_room_at(now) {
                 Attempts::Listed(first.into_iter().collect())
             } else {

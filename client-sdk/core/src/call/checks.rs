@@ -193,18 +193,9 @@ impl Call {
     }
 
     fn stops(&self, stop_when: &StopWhen, route: &Route, now: Time) -> bool {
-        let StopWhen { latency_above_percentile, success_rate_below, min_samples } = *stop_when;
-        let too_slow = latency_above_percentile.is_some_and(|at| {
-            let usual = route.state().recent().and_then(|recent| recent.percentile(now, at, min_samples));
-            usual.is_some_and(|usual| now.since(self.start.now) > usual)
-        });
-        too_slow
-            || success_rate_below.is_some_and(|least| {
-                let counts = route.window().counts(now);
-                let total = counts.failures.saturating_add(counts.successes);
-                let share = u128::from(counts.successes) * 10_000;
-                total >= u64::from(min_samples) && share < u128::from(total) * u128::from(least.hundredths())
-            })
+        let took = now.since(self.start.now);
+        route.state().recent().is_some_and(|recent| stop_when.is_slow(recent, took, now))
+            || stop_when.has_few_successes(route.window(), now)
     }
 
     /// Returns the wait that the server asked for. Errors if the server forbids retries or the wait is too

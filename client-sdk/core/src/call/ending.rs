@@ -40,7 +40,7 @@ impl Call {
     pub(super) fn succeed(&mut self, route: &Route, pending: Pending, now: Time) {
         route.state().counters.count_code(Code::Ok);
         if let Some(policy) = route.policy() {
-            count(route, policy, &pending, None, now);
+            self.count(route, policy, &pending, None, now);
             let given = self.outside_limit(&pending);
             // If attempts have less time than usual, only the fast ones succeed.
             if pending.kind != AttemptKind::Hedge
@@ -146,9 +146,36 @@ impl Call {
         failure: &Failure,
         now: Time,
     ) {
-        let is_failure = count(route, policy, pending, Some(failure), now);
+        let is_failure = self.count(route, policy, pending, Some(failure), now);
         self.outcome = if is_failure { Outcome::Failed } else { Outcome::Good };
         self.counted_at = Some(now).filter(|_| is_failure && !pending.overtaken);
+    }
+
+    /// Counts the end of an attempt, before any check. Returns true if it is a failure for the breaker. The
+    /// attempt of a call that begins with a retry was not paid for and earns nothing.
+    fn count(
+        &self,
+        route: &Route,
+        policy: &Policy,
+        pending: &Pending,
+        failure: Option<&Failure>,
+        now: Time,
+    ) -> bool {
+        let is_failure = failure.is_some_and(|failure| breaker::is_failure(Some(policy), failure));
+        if !pending.overtaken {
+            route.count(is_failure, now);
+        }
+        if pending.kind != AttemptKind::First {
+            route.repeats().count(is_failure, now);
+        }
+        if let Some(breaker) = policy.retry_breaker.as_ref().filter(|_| self.start.sends_before == 0) {
+            match (is_failure, pending.kind) {
+                (true, _) => route.spoil(breaker),
+                (false, AttemptKind::First) if !pending.overtaken => route.earn(breaker),
+                (false, _) => route.give_back(pending.paid),
+            }
+        }
+        is_failure
     }
 
     /// Returns true if the attempt exceeded a deadline from outside that leaves less time than usual. That is
@@ -189,7 +216,7 @@ impl Call {
             if let Some(policy) = route.policy()
                 && !self.exceeded_short_deadline(route, pending, failure.code, now)
             {
-                count(route, policy, pending, Some(&failure), now);
+                self.count(route, policy, pending, Some(&failure), now);
                 self.outcome = Outcome::Failed;
             }
         }
@@ -238,23 +265,4 @@ pub(super) fn give_up(route: &Route, losers: &InFlight, now: Time) {
     for loser in losers.iter().filter(|loser| loser.overtaken && loser.kind != AttemptKind::Hedge) {
         route.state().record_at_least(now, now.since(loser.sent_at));
     }
-}
-
-/// Counts the end of an attempt, before any check. Returns true if it is a failure for the breaker.
-fn count(route: &Route, policy: &Policy, pending: &Pending, failure: Option<&Failure>, now: Time) -> bool {
-    let is_failure = failure.is_some_and(|failure| breaker::is_failure(Some(policy), failure));
-    if !pending.overtaken {
-        route.count(is_failure, now);
-    }
-    if pending.kind != AttemptKind::First {
-        route.repeats().count(is_failure, now);
-    }
-    if let Some(breaker) = &policy.retry_breaker {
-        match (is_failure, pending.kind) {
-            (true, _) => route.spoil(breaker),
-            (false, AttemptKind::First) if !pending.overtaken => route.earn(breaker),
-            (false, _) => route.give_back(pending.paid),
-        }
-    }
-    is_failure
 }

@@ -65,6 +65,9 @@ pub struct CallStart {
     pub flag: Option<u32>,
     /// The request is complete and kept, so it can be sent again.
     pub replayable: bool,
+    /// Attempts of the request before this call. If not 0 the call begins with a retry, which is its only
+    /// attempt. The retry is subject to kills and to the rule's budget, not to the retry breaker.
+    pub sends_before: u32,
 }
 
 /// Next action of the driver.
@@ -141,8 +144,10 @@ pub enum Answer {
     TimedOut,
     /// UNAVAILABLE: the circuit breaker is open and nothing was sent.
     CircuitOpen,
-    /// UNAVAILABLE: a kill rejects calls and nothing was sent.
+    /// UNAVAILABLE: a kill rejects calls, or stops the retry that the call begins with. Nothing was sent.
     Killed,
+    /// UNAVAILABLE: the budget blocks the retry that the call begins with. Nothing was sent.
+    Blocked,
 }
 
 /// One call.
@@ -212,9 +217,9 @@ impl Call {
             start,
             deadline: if enforced(route).is_some() { rule_deadline } else { start.deadline },
             rule_deadline,
-            attempts: 0,
-            max_attempts: u32::MAX,
-            counted_from: 0,
+            attempts: start.sends_before,
+            max_attempts: if start.sends_before > 0 { 1 } else { u32::MAX },
+            counted_from: start.sends_before,
             hedges_left: policy.and_then(|policy| policy.hedge).map_or(0, |hedge| hedge.max_hedges),
             unprocessed: 0,
             unsent: 0,
@@ -236,7 +241,7 @@ impl Call {
     /// Sends at most this number of attempts, whatever the rule allows.
     #[inline]
     pub fn limit_attempts(&mut self, max_attempts: u32) {
-        self.max_attempts = max_attempts;
+        self.max_attempts = self.max_attempts.min(max_attempts);
     }
 
     /// Returns the deadline of the call.

@@ -25,8 +25,8 @@ impl Passthrough {
     #[inline]
     #[must_use]
     pub fn begin(route: &Route, start: &CallStart) -> Option<(Self, SendAttempt)> {
-        let &CallStart { now, deadline, flag, replayable: _ } = start;
-        if route.policy().is_some() || route.switch().refuses_calls(now) {
+        let &CallStart { now, deadline, flag, replayable: _, sends_before } = start;
+        if route.policy().is_some() || route.switch().refuses_calls(now) || sends_before > 0 {
             return None;
         }
         route.state().counters.count_call();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     fn start(deadline: Option<Time>, flag: Option<u32>) -> CallStart {
-        CallStart { now: BEGAN, deadline, flag, replayable: false }
+        CallStart { now: BEGAN, deadline, flag, replayable: false, sends_before: 0 }
     }
 
     /// Returns the counts of a route, and how the call ended.
@@ -194,5 +194,7 @@ mod tests {
         assert!(!passes(&route), "a kill rejects it");
         route.switch().obey(&[killed(false)]);
         assert!(passes(&route), "there are no retries to stop");
+        let repeated = CallStart { sends_before: 1, ..start(None, None) };
+        assert!(Passthrough::begin(&route, &repeated).is_none(), "a kill could stop it");
     }
 }

@@ -13,29 +13,54 @@ use crate::time::Time;
 use crate::time::deadline;
 
 impl Call {
-    /// Sends the first attempt, if no kill rejects it, there is time left and the circuit is closed.
+    /// Sends the first attempt, if no kill rejects it, there is time left and the circuit is closed. If the
+    /// call begins with a retry, a kill of retries and the budget can block it too.
     pub(super) fn send_first(&mut self, route: &Route, now: Time) -> Step {
-        if route.switch().refuses_calls(now) {
+        let (kind, admitted) = match self.start.sends_before {
+            0 => (AttemptKind::First, self.admit_first(route, now)),
+            _ => (AttemptKind::Retry, self.admit_first_retry(route, now)),
+        };
+        if kind != AttemptKind::First || admitted.is_err() {
             route.state().counters.count_unsent();
-            return self.finish(route, Ending::real(Fate::Killed), Answer::Killed, now);
+        }
+        match admitted {
+            Ok(()) => self.send(route, kind, Taken::default(), now),
+            Err((fate, answer)) => self.finish(route, Ending::real(fate), answer, now),
+        }
+    }
+
+    fn admit_first(&mut self, route: &Route, now: Time) -> Result<(), (Fate, Answer)> {
+        self.admit_call(route, now)?;
+        if route.policy().is_some_and(|policy| policy.budget.is_some()) {
+            route.spending().count_call(now);
+        }
+        Ok(())
+    }
+
+    fn admit_first_retry(&mut self, route: &Route, now: Time) -> Result<(), (Fate, Answer)> {
+        if route.switch().stops_repeats(now) {
+            return Err((Fate::Killed, Answer::Killed));
+        }
+        self.admit_call(route, now)?;
+        let budget = route.policy().and_then(|policy| policy.budget);
+        let is_used_up = budget.is_some_and(|budget| route.spending().reserve(&budget, now).is_none());
+        if is_used_up && enforced(route).is_some() { Err((Fate::Budget, Answer::Blocked)) } else { Ok(()) }
+    }
+
+    fn admit_call(&mut self, route: &Route, now: Time) -> Result<(), (Fate, Answer)> {
+        if route.switch().refuses_calls(now) {
+            return Err((Fate::Killed, Answer::Killed));
         }
         if self.is_out_of_time(route, now) {
-            route.state().counters.count_unsent();
-            return self.finish(route, Ending::real(Fate::Deadline), Answer::TimedOut, now);
+            return Err((Fate::Deadline, Answer::TimedOut));
         }
-        if let Some(policy) = route.policy() {
-            if let Some(settings) = &policy.circuit_breaker {
-                self.admission = route.state().circuit.admit(settings, now);
-            }
-            if self.admission == CircuitDecision::Refused && enforced(route).is_some() {
-                route.state().counters.count_unsent();
-                return self.finish(route, Ending::real(Fate::CircuitOpen), Answer::CircuitOpen, now);
-            }
-            if policy.budget.is_some() {
-                route.spending().count_call(now);
-            }
+        if let Some(settings) = route.policy().and_then(|policy| policy.circuit_breaker.as_ref()) {
+            self.admission = route.state().circuit.admit(settings, now);
         }
-        self.send(route, AttemptKind::First, Taken::default(), now)
+        if self.admission == CircuitDecision::Refused && enforced(route).is_some() {
+            return Err((Fate::CircuitOpen, Answer::CircuitOpen));
+        }
+        Ok(())
     }
 
     /// Sends a retry after its wait, or a hedge after a failed attempt. The deadline is checked again.
@@ -77,7 +102,7 @@ impl Call {
             }
         }
         (self.not_before, self.counted_at) = (None, None);
-        self.attempts += 1;
+        self.attempts = self.attempts.saturating_add(1);
         let attempt = self.attempts;
         let timeout = route.policy().and_then(|policy| policy.retry.as_ref()?.per_attempt_timeout);
         let limit = deadline::earliest([self.rule_deadline, timeout.map(|timeout| now + timeout)]);

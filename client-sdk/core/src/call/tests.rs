@@ -14,6 +14,7 @@ use crate::rules::pattern::Pattern;
 use crate::rules::table::Rule;
 
 mod blame;
+mod continued;
 mod gates;
 mod hedging;
 mod hints;
@@ -54,7 +55,7 @@ fn route(policy: Policy) -> Route {
 }
 
 fn start() -> CallStart {
-    CallStart { now: CALLS_BEGIN, deadline: None, flag: None, replayable: true }
+    CallStart { now: CALLS_BEGIN, deadline: None, flag: None, replayable: true, sends_before: 0 }
 }
 
 fn failed(code: Code) -> Verdict {

@@ -6,3 +6,4 @@ pub mod circuit;
 pub(crate) mod credit;
 mod failure_streak;
 pub mod repeat_limit;
+mod stop_when;

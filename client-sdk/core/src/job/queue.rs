@@ -109,7 +109,7 @@ pub struct QueueSettings {
     pub paused: String,
 }
 
-/// What `policy.stop_when` does to a job.
+/// What `policy.stop_when` does to a job. With `latency_above_percentile` only `Dead` is accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStop {
     /// The job waits until the condition has ended.
@@ -265,6 +265,11 @@ impl QueueSettings {
         };
         self.policy.check_of_queue(&bounds, &mut inner);
         faults.nest("policy", inner);
+        let latency = self.policy.stop_when.and_then(|stop_when| stop_when.latency_above_percentile);
+        if latency.is_some() && self.on_stop == OnStop::Hold {
+            let problem = "requires on_stop: dead; one slow delivery is no reason to hold the others";
+            faults.add("policy.stop_when.latency_above_percentile", problem);
+        }
         MAX_IN_FLIGHT.check("max_in_flight", self.max_in_flight, faults);
         if let Some(rate) = self.rate {
             RATE.check("rate", rate, faults);
@@ -315,7 +320,7 @@ impl Submittable {
 /// Adds a fault if the name of a queue is invalid.
 pub fn check_queue_name(path: &str, name: &str, faults: &mut Faults) {
     let length = u32::try_from(name.len()).unwrap_or(u32::MAX);
-    if length < NAME_BYTES.min || length > NAME_BYTES.max {
+    if !(NAME_BYTES.min..=NAME_BYTES.max).contains(&length) {
         faults.add(path, format!("must have {NAME_BYTES} characters, not {length}"));
     } else if let Some(c) = name.chars().find(|c| !matches!(c, 'a'..='z' | '0'..='9' | '-' | '.')) {
         faults.add(path, format!("{name:?} contains {c:?}; allowed are a-z, 0-9, '-' and '.'"));

@@ -30,8 +30,8 @@ impl Counters {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of attempts: first attempts (except of calls that sent nothing), retries, hedges
-    /// and transparent resends.
+    /// Returns the number of attempts: first attempts (except of calls that sent nothing or began with a
+    /// retry), retries, hedges and transparent resends.
     #[must_use]
     pub fn attempts(&self) -> u64 {
         let sent = self.calls().saturating_sub(self.unsent.load(Ordering::Relaxed));

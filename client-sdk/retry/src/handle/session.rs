@@ -68,7 +68,8 @@ where
         let Begun { call: watch, deadline, flag } = handle.source().begin(now);
         let options = handle.options();
         let deadline = deadline::earliest([deadline, options.deadline(now)]);
-        let mut call = Call::begin(watch.route(), CallStart { now, deadline, flag, replayable });
+        let start = CallStart { now, deadline, flag, replayable, sends_before: 0 };
+        let mut call = Call::begin(watch.route(), start);
         call.limit_attempts(options.attempts());
         call.resume(watch.route(), earlier, watch.stop(), now);
         if !may_hedge {

@@ -72,7 +72,7 @@ impl ActiveCall {
             _ if finish.ending.fate.is_ok() => Ok(()),
             Answer::Attempt(attempt) => Err(self.codes[place(attempt)]),
             Answer::TimedOut => Err(Code::DeadlineExceeded),
-            Answer::CircuitOpen | Answer::Killed => Err(Code::Unavailable),
+            Answer::CircuitOpen | Answer::Killed | Answer::Blocked => Err(Code::Unavailable),
         }
     }
 }
@@ -103,7 +103,8 @@ impl World<'_> {
                 let inherited = context.and_then(damper_core::chain::RequestContext::deadline);
                 let deadline = deadline::earliest([inherited, own_deadline]);
                 let flag = context.and_then(damper_core::chain::RequestContext::flag);
-                Deciding::Damper(Call::begin(route, CallStart { now, deadline, flag, replayable: true }))
+                let start = CallStart { now, deadline, flag, replayable: true, sends_before: 0 };
+                Deciding::Damper(Call::begin(route, start))
             }
             RouteSeat::Peer(_) => {
                 let reported = own_deadline.filter(|_| !self.plan.is_bare(route));

@@ -118,7 +118,8 @@ impl Decisions {
     }
 
     fn sent(&self) -> Call {
-        let start = CallStart { now: self.now, deadline: None, flag: None, replayable: true };
+        let start =
+            CallStart { now: self.now, deadline: None, flag: None, replayable: true, sends_before: 0 };
         let mut call = Call::begin(&self.route, start);
         call.next_step(&self.route, self.now);
         call

@@ -1,0 +1,244 @@
+//! Whether a delivery to a callee may begin, asked per lane, not per job.
+//!
+//! `stop_when` -> hold of the callee -> hold of the method -> pace
+//!
+//! State of one queue and one callee service. The answer "hold" is for all waiting jobs, so holding a million
+//! jobs costs one timer. A method that fails while other methods of the callee succeed holds its own jobs only.
+//! Deliveries say nothing about the callee if they were lost or released.
+//!
+//! The scheduler is one task, so this is a plain struct. Not here: kills, `max_in_flight` and `rate` of the
+//! queue over all callees.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::hold::Hold;
+use super::pace::Pace;
+use super::{OnStop, QueueSettings};
+use crate::gates::breaker;
+use crate::outcome::classify::Failure;
+use crate::route::latency::Recent;
+use crate::time::Time;
+use crate::time::window::{Window, WindowShape};
+
+/// Methods with a count of their own; failures of further ones count for the callee only.
+const MAX_METHODS: usize = 1_000;
+/// Time between two checks of `stop_when`.
+const STOP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// May deliveries of a lane begin?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admit {
+    /// At most this many, at least 1.
+    Deliver(u32),
+    /// One, to find out if the callee still fails.
+    Probe,
+    /// None.
+    Hold {
+        /// Time of the next check, if no delivery ends before; `None`: at the end of a delivery.
+        until: Option<Time>,
+        /// Reason.
+        why: HoldReason,
+    },
+}
+
+/// Why no delivery of a lane may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HoldReason {
+    /// Too few recent deliveries succeeded, see `policy.stop_when`.
+    StopWhen,
+    /// The callee failed `hold_after` times in a row.
+    CalleeFailing,
+    /// The method failed `hold_after` times in a row, other methods of the callee did not.
+    MethodFailing,
+    /// As many deliveries as the callee bears are in flight.
+    Pace,
+}
+
+impl HoldReason {
+    /// Returns the name in statistics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::StopWhen => "stop_when",
+            Self::CalleeFailing => "callee_failing",
+            Self::MethodFailing => "method_failing",
+            Self::Pace => "pace",
+        }
+    }
+}
+
+/// How a delivery ended, as evidence about the callee.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The callee succeeded.
+    Done {
+        /// Duration of the delivery.
+        took: Duration,
+    },
+    /// The callee failed.
+    Failed(Failure),
+    /// No evidence: released, lost, cancelled or never begun.
+    Unknown,
+}
+
+/// Deliveries of one queue to one callee service.
+#[derive(Debug)]
+pub struct Callee {
+    hold: Hold,
+    pace: Pace,
+    in_flight: u32,
+    methods: HashMap<String, Method>,
+    attempts: Window,
+    latencies: Box<Recent>,
+}
+
+/// A method with deliveries in flight or failures in a row.
+#[derive(Clone, Copy, Debug, Default)]
+struct Method {
+    hold: Hold,
+    in_flight: u32,
+}
+
+impl Default for Callee {
+    fn default() -> Self {
+        Self {
+            hold: Hold::default(),
+            pace: Pace::default(),
+            in_flight: 0,
+            methods: HashMap::new(),
+            attempts: Window::new(WindowShape::default()),
+            latencies: Box::default(),
+        }
+    }
+}
+
+impl Callee {
+    /// Checks if deliveries to a method may begin.
+    #[must_use]
+    pub fn admit(&self, settings: &QueueSettings, method: &str, now: Time) -> Admit {
+        if settings.on_stop == OnStop::Hold && self.has_few_successes(settings, now) {
+            return Admit::Hold { until: Some(now + STOP_INTERVAL), why: HoldReason::StopWhen };
+        }
+        if self.hold.is_held(settings.hold_after) {
+            return probe(self.hold, self.in_flight, now, HoldReason::CalleeFailing);
+        }
+        let room = self.pace.limit(settings.max_in_flight).saturating_sub(self.in_flight);
+        if room == 0 {
+            return Admit::Hold { until: None, why: HoldReason::Pace };
+        }
+        match self.methods.get(method) {
+            Some(method) if method.hold.is_held(settings.hold_after) => {
+                probe(method.hold, method.in_flight, now, HoldReason::MethodFailing)
+            }
+            _ => Admit::Deliver(room),
+        }
+    }
+
+    /// Returns true if `stop_when` ends a job whose delivery failed after this time. Only if `on_stop` is
+    /// `dead`.
+    #[must_use]
+    pub fn stops(&self, settings: &QueueSettings, took: Duration, now: Time) -> bool {
+        let stop_when = settings.policy.stop_when.filter(|_| settings.on_stop == OnStop::Dead);
+        stop_when.is_some_and(|stop_when| stop_when.is_slow(&self.latencies, took, now))
+            || settings.on_stop == OnStop::Dead && self.has_few_successes(settings, now)
+    }
+
+    /// Returns the number of deliveries in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Counts a delivery that begins as [`Self::admit`] allowed, or was in flight when the process began.
+    pub fn begins(&mut self, settings: &QueueSettings, method: &str, now: Time) {
+        self.in_flight = self.in_flight.saturating_add(1);
+        if self.hold.is_held(settings.hold_after) {
+            self.hold.probe_begins(now);
+        }
+        if let Some(method) = self.method(method) {
+            method.in_flight = method.in_flight.saturating_add(1);
+            if method.hold.is_held(settings.hold_after) {
+                method.hold.probe_begins(now);
+            }
+        }
+    }
+
+    /// Counts the end of a delivery, or that it did not begin.
+    pub fn ended(&mut self, settings: &QueueSettings, method: &str, outcome: &Outcome, now: Time) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if let Some(method) = self.methods.get_mut(method) {
+            method.in_flight = method.in_flight.saturating_sub(1);
+        }
+        match outcome {
+            Outcome::Unknown => {}
+            Outcome::Failed(failure) if breaker::is_failure(None, failure) => {
+                self.failed(settings, method, now);
+            }
+            Outcome::Failed(_) => self.succeeded(settings, method, now),
+            Outcome::Done { took } => {
+                self.latencies.record(now, *took);
+                self.succeeded(settings, method, now);
+            }
+        }
+        if self.methods.get(method).is_some_and(Method::is_idle) {
+            self.methods.remove(method);
+        }
+    }
+
+    fn failed(&mut self, settings: &QueueSettings, method: &str, now: Time) {
+        self.attempts.count_failure(now);
+        self.pace.failed(now);
+        self.hold.failed(settings.hold_after, now);
+        if self.hold.is_held(settings.hold_after) {
+            self.pace.restart();
+        }
+        if let Some(method) = self.method(method) {
+            method.hold.failed(settings.hold_after, now);
+        }
+    }
+
+    /// Counts a success, or a failure that is not the callee's.
+    fn succeeded(&mut self, settings: &QueueSettings, method: &str, now: Time) {
+        self.attempts.count_success(now);
+        self.pace.succeeded(settings.max_in_flight);
+        if self.hold.is_held(settings.hold_after) {
+            // All methods failed with the callee.
+            self.methods.values_mut().for_each(|method| method.hold.succeeded());
+            self.methods.retain(|_, method| !method.is_idle());
+        }
+        self.hold.succeeded();
+        if let Some(method) = self.methods.get_mut(method) {
+            method.hold.succeeded();
+        }
+    }
+
+    fn has_few_successes(&self, settings: &QueueSettings, now: Time) -> bool {
+        settings.policy.stop_when.is_some_and(|stop_when| stop_when.has_few_successes(&self.attempts, now))
+    }
+
+    fn method(&mut self, name: &str) -> Option<&mut Method> {
+        if !self.methods.contains_key(name) {
+            if self.methods.len() >= MAX_METHODS {
+                self.methods.retain(|_, method| method.in_flight > 0);
+            }
+            if self.methods.len() >= MAX_METHODS {
+                return None;
+            }
+            self.methods.insert(name.to_owned(), Method::default());
+        }
+        self.methods.get_mut(name)
+    }
+}
+
+impl Method {
+    fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.hold.is_clear()
+    }
+}
+
+/// Returns what a hold admits.
+fn probe(hold: Hold, in_flight: u32, now: Time, why: HoldReason) -> Admit {
+    let at = hold.probe_at(in_flight == 0);
+    if now < at { Admit::Hold { until: Some(at), why } } else { Admit::Probe }
+}
