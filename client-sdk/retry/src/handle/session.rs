@@ -212,8 +212,8 @@ where
         self.call.attempt_ended_with(self.watch.route(), attempt, verdict, &hints, now, random);
     }
 
-    /// Records that an attempt was cut at its limit.
-    pub(crate) fn attempt_timed_out(&mut self, attempt: u32, signals: Signals) {
+    /// Records that an attempt was cut at its limit. `never`: it must not be made again.
+    pub(crate) fn attempt_timed_out(&mut self, attempt: u32, signals: Signals, never: bool) {
         self.wake();
         let now = self.now;
         let code = Code::DeadlineExceeded;
@@ -221,6 +221,7 @@ where
         self.emit(EventKind::Attempt { attempt, code });
         self.watch.attempt_ended(attempt, None, now);
         let hints = Hints {
+            never,
             exhausted: signals.exhausted,
             progressed: signals.progressed,
             stop: self.watch.stop(),
