@@ -12,9 +12,6 @@ use crate::events::{AttemptEnded, CallEnded, Listener};
 /// Work before a retry.
 pub(crate) type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Limits by class of errors that one handle can have.
-pub(crate) const MAX_LIMITS: usize = 8;
-
 /// Assessment of one outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assessment {
@@ -195,7 +192,13 @@ impl<T, E, P: Handlers<T, E>, X: Part<T, E>> Handlers<T, E> for With<P, X> {
     }
 
     fn before_retry(&self, attempt: u32, error: &E) -> Option<BoxFuture> {
-        self.inner.before_retry(attempt, error).or_else(|| self.part.before_retry(attempt, error))
+        match (self.inner.before_retry(attempt, error), self.part.before_retry(attempt, error)) {
+            (Some(first), Some(then)) => Some(Box::pin(async {
+                first.await;
+                then.await;
+            })),
+            (first, then) => first.or(then),
+        }
     }
 
     fn call_ended(&self, event: &CallEnded<'_>) {

@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Failed, NotAnswered, Reason};
 use crate::events::{AttemptEnded, CallEnded, EventKind};
 use crate::handle::Retry;
-use crate::handlers::{Assessment, BoxFuture, Handlers, MAX_LIMITS};
+use crate::handlers::{Assessment, BoxFuture, Handlers};
 use crate::source::{Begun, Source, Watch};
 use crate::timer::Timer;
 
@@ -50,7 +50,8 @@ pub(crate) struct Session<H, S: Source> {
     earlier: Duration,
     attempts: u32,
     last_code: Option<Code>,
-    failures: [u32; MAX_LIMITS],
+    /// Failures by class of errors with a limit.
+    failures: Vec<u32>,
     timer: Timer,
     has_ended: bool,
 }
@@ -84,7 +85,7 @@ where
             earlier: earlier.elapsed,
             attempts: earlier.attempts,
             last_code: None,
-            failures: [0; MAX_LIMITS],
+            failures: Vec::new(),
             timer: Timer::default(),
             has_ended: false,
         }
@@ -191,9 +192,10 @@ where
         self.emit(EventKind::Attempt { attempt, code });
         self.watch.attempt_ended(attempt, Some(&verdict), now);
         if signals.progressed {
-            self.failures = [0; MAX_LIMITS];
+            self.failures.clear();
         }
         let class = assessment.limit.and_then(|(place, max_attempts)| {
+            self.failures.resize(self.failures.len().max(place + 1), 0);
             let failures = self.failures.get_mut(place)?;
             *failures += 1;
             Some(ClassCount { failures: *failures, max_attempts })
