@@ -22,6 +22,8 @@ pub struct Assessment {
     pub(crate) verdict: Option<Verdict>,
     /// Wait that the callee asked for, as a pushback.
     pub(crate) hint: Option<Duration>,
+    /// Random time after that wait.
+    pub(crate) spread: Duration,
     /// Wait that the caller chose instead of the backoff.
     pub(crate) wait: Option<Duration>,
     /// Class of errors with a limit of its own: its place among the limits, and the most attempts.
@@ -39,8 +41,15 @@ impl Assessment {
         Self { verdict: Some(verdict), never, ..Self::new(class) }
     }
 
+    /// Adds a random time to the wait that the callee asked for.
+    #[must_use]
+    pub fn spread(self, spread: Duration) -> Self {
+        Self { spread, ..self }
+    }
+
     fn new(class: Class) -> Self {
-        Self { class, never: false, verdict: None, hint: None, wait: None, limit: None, limits: 0 }
+        let spread = Duration::ZERO;
+        Self { class, never: false, verdict: None, hint: None, spread, wait: None, limit: None, limits: 0 }
     }
 }
 

@@ -205,6 +205,7 @@ where
             exhausted: signals.exhausted,
             progressed: signals.progressed,
             wait: assessment.wait,
+            spread: assessment.spread,
             class,
             stop: self.watch.stop(),
             earlier: self.earlier,
