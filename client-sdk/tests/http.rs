@@ -169,6 +169,37 @@ async fn post_that_was_never_sent_is_retried() {
     assert_eq!((failed.attempts, failed.ending.fate), (3, Fate::AttemptsExhausted));
 }
 
+/// A server that receives requests and never answers; counts them.
+async fn hanging() -> (String, Arc<AtomicU32>) {
+    let requests = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&requests);
+    let handler = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        std::future::pending::<StatusCode>()
+    };
+    (serve(Router::new().fallback(any(handler))).await, requests)
+}
+
+#[tokio::test]
+async fn cut_request_is_sent_again_only_if_it_may_be() {
+    let limits = "max_attempts: 3, per_attempt_timeout: 200ms, codes: { allow: [UNAVAILABLE, DEADLINE_EXCEEDED] }";
+    let rule = RULE.replace("max_attempts: 3", limits);
+    for (method, header, attempts) in
+        [("POST", None, 1), ("POST", Some("idempotency-key"), 3), ("GET", None, 3)]
+    {
+        let (url, requests) = hanging().await;
+        let damper = Damper::fixed("shop", &rule).unwrap();
+        let mut request = request(method, &url);
+        if let Some(header) = header {
+            request.headers_mut().insert(header, "1".parse().unwrap());
+        }
+        let error = external(&damper).send(request).await.unwrap_err();
+        let expected = if attempts == 1 { Fate::NotRetryable } else { Fate::AttemptsExhausted };
+        assert_eq!((error.attempts(), error.fate()), (attempts, Some(expected)), "{method} {header:?}");
+        assert!(requests.load(Ordering::Relaxed) <= attempts);
+    }
+}
+
 #[tokio::test]
 async fn retry_after_is_waited_for() {
     let dated =

@@ -10,7 +10,8 @@ use damper_core::{Code, http};
 pub enum Class {
     /// The attempt succeeded.
     Success,
-    /// The attempt failed. Retried if the policy retries the code.
+    /// The attempt failed. Retried if the policy retries the code: by default UNAVAILABLE,
+    /// DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED and ABORTED, under a rule UNAVAILABLE.
     Failed(Code),
     /// An error that shows the callee to be alive, and that a retry would repeat. Never retried.
     NotRetryable,
@@ -20,7 +21,8 @@ impl Class {
     /// A failure that policies retry by default.
     pub const TRANSIENT: Self = Self::Failed(Code::Unavailable);
 
-    /// Returns the meaning of an HTTP status: 408, 425, 429, 502, 503 and 504 are transient, 500 is INTERNAL.
+    /// Returns the meaning of an HTTP status. 408, 425, 429, 502, 503 and 504 are transient; 500 is INTERNAL,
+    /// 501 UNIMPLEMENTED and those above UNKNOWN, which no policy retries by default.
     #[must_use]
     pub fn of_http(status: u16) -> Self {
         match http::code_of(status) {
@@ -30,8 +32,8 @@ impl Class {
         }
     }
 
-    /// Returns the meaning of a gRPC status code, such as `tonic::Code as i32`; the policy has the codes that
-    /// are retried. Unknown numbers are UNKNOWN.
+    /// Returns the meaning of a gRPC status code, such as `tonic::Code as i32`. The policy has the codes that
+    /// are retried; permanent ones such as NOT_FOUND are not by default. Unknown numbers are UNKNOWN.
     #[must_use]
     pub fn of_grpc(code: i32) -> Self {
         match u32::try_from(code).ok().and_then(Code::from_number).unwrap_or(Code::Unknown) {

@@ -41,11 +41,13 @@ impl<T: HttpResponse, E: Error + 'static> Handlers<Sent<T>, Sent<E>> for Assess 
                 let Some(code) = rules::code_of(status.as_u16()) else {
                     return Assessment::of_verdict(Verdict::Success, false);
                 };
-                let pushback = retry_after(fields).map(|wait| rules::spread(wait, fastrand::u64(..)));
+                let pushback = retry_after(fields);
+                let spread = pushback.map(|wait| rules::spread(wait, fastrand::u64(..)));
                 let no_more_retry = !self.external && fields.contains_key(&headers::NO_MORE_RETRY);
                 let failure = Failure { code, no_more_retry, pushback: pushback.map(Pushback::After) };
                 let never = !is_idempotent || status == StatusCode::TOO_EARLY && !early_data;
-                Assessment::of_verdict(Verdict::Failure(failure), never)
+                let assessment = Assessment::of_verdict(Verdict::Failure(failure), never);
+                assessment.spread(spread.unwrap_or_default())
             }
             Err(Sent { value, is_idempotent, .. }) => {
                 let (verdict, was_sent) = verdict::of_http_error(value);

@@ -268,6 +268,10 @@ impl<S: Service<R> + Clone, R: HttpRequest> Body for HttpAttempts<S, R> {
         let sent = Sent { value: (), is_idempotent: self.is_idempotent, early_data: self.early_data };
         Sending { sending: driver::Sending::new(service, request, is_ready), sent }
     }
+
+    fn may_follow_cut(&self) -> bool {
+        self.is_idempotent
+    }
 }
 
 impl<S, R> HttpAttempts<S, R> {

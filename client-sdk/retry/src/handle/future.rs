@@ -22,6 +22,12 @@ pub trait Body {
 
     /// Starts an attempt.
     fn start(&mut self, attempt: Attempt) -> Self::Future;
+
+    /// Returns true if an attempt that was cut at its limit may be made again, although the callee may have
+    /// processed it.
+    fn may_follow_cut(&self) -> bool {
+        true
+    }
 }
 
 impl<F: FnMut(Attempt) -> Fut, Fut> Body for F {
@@ -170,7 +176,8 @@ where
                 Step::Wait { until } => ready!(self.session.poll_wait(until, cx)),
                 Step::Cancel { attempt } => {
                     let signals = self.cut(attempt);
-                    self.session.attempt_timed_out(attempt, signals);
+                    let never = !self.body.may_follow_cut();
+                    self.session.attempt_timed_out(attempt, signals, never);
                     if self.leaves.is_some() {
                         *self.last = None;
                     }
