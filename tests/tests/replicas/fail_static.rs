@@ -128,6 +128,33 @@ impl World {
         all
     }
 
+    /// Starts a replica over the emptied store: it learns from the others that there was more.
+    async fn third(&self) -> ControlPlane {
+        let third = ControlPlane::on(&format!("etcd://{}", self.etcd.endpoint())).await;
+        until("doctor reports it", || async {
+            let found = doctor(&third).await;
+            so(found.iter().any(|code| code == "store_unaccepted"), found)
+        })
+        .await;
+        let refused =
+            third.write(options("r").expect("options"), damper_tests::control_plane::puts(RULE)).await;
+        assert_eq!(refused.expect_err("nothing is written").code(), Code::Unavailable);
+        let refused =
+            third.write(options("r").expect("options"), damper_tests::control_plane::puts(GUARD)).await;
+        assert_eq!(refused.expect_err("nothing is written").code(), Code::Unavailable);
+        assert!(kill(&third, "price").await.unstored);
+        let found = own(&third).await.unaccepted_store.expect("it is not accepted");
+        let request = v1::AcceptStoreRequest {
+            found_epoch: found.epoch,
+            found_revision: found.revision,
+            refill: true,
+            options: options("etcd was emptied"),
+        };
+        let refused = third.history().accept_store(request).await.expect_err("its memory is empty");
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        third
+    }
+
     /// Whether the clients refuse calls of stock, as the kill wants.
     async fn is_stock_killed(&self) -> Vec<bool> {
         self.is_killed("stock").await
@@ -186,23 +213,28 @@ async fn emptied_etcd_takes_nothing_and_is_refilled() {
         so(listed.iter().filter(|kill| kill.unstored).count() == 1 && listed.len() == 2, listed)
     })
     .await;
+    let third = world.third().await;
     let accepted = accept(other, true).await;
     assert_eq!(accepted.entries, 5);
     all_are_at(one, accepted.revision).await;
     assert_eq!(world.is_stock_killed().await, [true; SERVICES]);
-    for replica in &world.replicas {
+    for replica in [one, other, &third] {
         until("every kill is stored", || async {
             let listed = kills(replica).await;
-            so(listed.len() == 2 && listed.iter().all(|kill| !kill.unstored), listed)
+            so(listed.len() == 3 && listed.iter().all(|kill| !kill.unstored), listed)
         })
         .await;
         assert!(own(replica).await.unaccepted_store.is_none());
+        let rules = replica.rules().list_rules(v1::ListRulesRequest::default()).await.expect("rules");
+        assert_eq!(rules.into_inner().rules.len(), 2);
     }
-    until("every client has both kills", || async {
+    until("every client has all three kills", || async {
         let held = world.held().await;
-        so(held == [(2, 2, 2); SERVICES], held)
+        so(held == [(2, 3, 2); SERVICES], held)
     })
     .await;
+    all_hear(&[one, other, &third]).await;
+    third.stop().await;
     world.stop().await;
 }
 
