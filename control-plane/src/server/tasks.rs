@@ -19,7 +19,7 @@ use crate::push::fleet_state::FleetState;
 use crate::push::sessions::Sessions;
 use crate::state::State;
 use crate::state::exclusive::ExclusiveWorker;
-use crate::state::known_store::KnownStore;
+use crate::state::known_store::{KnownStore, PeerEpochs};
 use crate::state::resource_key::{GUARDS, KILLS, RULES};
 use crate::state::retention;
 use crate::state::snapshot::Snapshot;
@@ -73,7 +73,8 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
     let (show, distributed) = watch::channel(view);
     let (refresh, looks) = mpsc::channel(1);
     let (hold, holds) = mpsc::channel(64);
-    let follower = StoreWatcher::new(store.clone(), publish, looks, holds, metrics.clone());
+    let (epochs, peers) = watch::channel(PeerEpochs::new());
+    let follower = StoreWatcher::new(store.clone(), publish, looks, holds, peers, metrics.clone());
     spawn(&mut tasks, "table", follower.run());
     let found = store;
     let store: Arc<dyn Store> = Arc::new(KnownStore::new(found.clone(), table.clone()));
@@ -85,7 +86,7 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
     if let Some(tls) = tls.clone() {
         spawn(&mut tasks, "certificate", async move { tls.follow().await });
     }
-    let replicas = Peers::new(address, table.borrow().epoch());
+    let replicas = Peers::new(address, table.borrow().epoch(), epochs);
     let hub =
         Sessions::new(replicas.id().clone(), settings.report_interval, settings.watched_report_interval);
     let (stopping, ended) = (CancellationToken::new(), CancellationToken::new());
