@@ -135,8 +135,8 @@ impl Callee {
         }
     }
 
-    /// Returns true if `stop_when` ends a job whose delivery failed after this time. Only if `on_stop` is
-    /// `dead`.
+    /// Returns true if `stop_when` ends a job whose delivery failed after this time and was counted. Only if
+    /// `on_stop` is `dead`.
     #[must_use]
     pub fn stops(&self, settings: &QueueSettings, took: Duration, now: Time) -> bool {
         let stop_when = settings.policy.stop_when.filter(|_| settings.on_stop == OnStop::Dead);
