@@ -149,3 +149,26 @@ impl AttemptTrail {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use damper_core::{Answer, Ending, Failure, Fate};
+
+    use super::*;
+
+    #[test]
+    fn attempts_of_a_continued_call_are_recorded_by_their_numbers() {
+        let (failures, now) = (Failures::new(std::sync::Arc::default()), Time::from_micros(1));
+        let mut trail = AttemptTrail::begin(Ids::default(), now);
+        let send = SendAttempt { attempt: 5, kind: AttemptKind::Retry, limit: None, flag: Some(4) };
+        trail.sent(&send, now, &failures);
+        let verdict = Verdict::Failure(Failure::new(Code::Unavailable));
+        trail.attempt_ended(5, Code::Unavailable, &verdict, Cause::Over, now, &failures);
+        let (ending, answer) = (Ending::real(Fate::PolicyOff), Answer::Attempt(5));
+        let finish = Finish { ending, answer, marks_context: false };
+        trail.ended(&finish, Code::Unavailable, now, &failures);
+        let attempts = failures.take().pop_front().unwrap().attempts;
+        let found: Vec<_> = attempts.iter().map(|attempt| (attempt.number, attempt.code)).collect();
+        assert_eq!(found, [(5, Code::Unavailable)]);
+    }
+}

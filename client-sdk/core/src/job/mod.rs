@@ -26,3 +26,6 @@ pub use queue::{
 };
 pub use state::{Job, JobSend, Wall};
 pub use submission::Submission;
+
+#[cfg(test)]
+mod tests;

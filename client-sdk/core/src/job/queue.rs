@@ -2,7 +2,7 @@
 //!
 //! A queue is a policy for jobs. It enters the engine only as a [`Queue`], which checks it: a value out of
 //! range is rejected with its path and range. Of [`Policy`] a queue has only `mode`, `retry` and `stop_when`;
-//! the ranges of `retry` are wider than those of a rule, because nobody waits for a job.
+//! the ranges of `retry` are wider than those of a rule, because no caller waits for a job.
 
 use std::time::Duration;
 
@@ -343,3 +343,6 @@ fn check_length(path: &str, length: usize, bounds: Bounds<u32>, faults: &mut Fau
         faults.add(path, format!("must have at most {} entries, not {length}", bounds.max));
     }
 }
+
+#[cfg(test)]
+mod tests;
