@@ -4,13 +4,14 @@
 //! deliveries of a job, across processes. A queue is a [`Policy`](crate::Policy) with other ranges, and no
 //! retry breaker: if a callee fails, its jobs are held and use up no attempts.
 
+mod names;
 mod queue;
 mod state;
 
+pub use names::{ServiceName, Submittable};
 pub use queue::{
     EXPIRES_AFTER, HOLD_AFTER, KEEP_DEAD, KEEP_DONE, LEASE, LIST_ENTRIES, MAX_ATTEMPTS, MAX_BODY, MAX_BYTES,
     MAX_DURATION, MAX_IN_FLIGHT, MAX_JOBS, MAX_LOST, METADATA_NAMES, NAME_BYTES, OnStop, PAUSED_BYTES,
-    PER_ATTEMPT_TIMEOUT, Queue, QueueSettings, RATE, SUBMITTER_SHARE, ServiceName, Submittable,
-    check_queue_name,
+    PER_ATTEMPT_TIMEOUT, Queue, QueueSettings, RATE, SUBMITTER_SHARE, check_queue_name,
 };
 pub use state::{Job, Wall};
