@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::fault::{Bounds, Faults, Ratio};
 use crate::gates::breaker;
-use crate::policy::{Backoff, Growth, Jitter, Mode, OverMax, Policy, Retry, RetryBounds, Waits};
 use crate::job::names::{ServiceName, Submittable};
+use crate::policy::{Backoff, Growth, Jitter, Mode, OverMax, Policy, Retry, RetryBounds, Waits};
 use crate::rules::guard::check_owner;
 use crate::rules::key::RouteKey;
 
