@@ -126,6 +126,8 @@ mod tests {
         let subscribe = policy("Distribution/Subscribe");
         assert_eq!(subscribe.class, RequestKind::Read);
         assert!(subscribe.is_client && subscribe.long_request && subscribe.long_answer);
+        let (work, submit) = (policy("Jobs/Work"), policy("Jobs/Submit"));
+        assert!(work.is_client && !submit.is_client && submit.is_unary());
         assert!(policy("Kills/Kill").is_urgent && policy("Kills/ListKills").is_unary());
         assert_eq!(policy("History/RollbackAll").need, AccessLevel::Unscoped(Role::Operator));
         assert_eq!(policy("Tokens/ListTokens").class, RequestKind::Read);

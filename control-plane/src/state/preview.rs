@@ -97,6 +97,10 @@ mod tests {
     use damper_store::Entry;
 
     fn state(epoch: &str, revision: u64, rules: &[(&str, u64)], guards: &[(&str, u64)]) -> StoreContents {
+        // Each guard has a queue beside it.
+        let queues = guards
+            .iter()
+            .map(|(caller, revision)| (ResourceKey::Queue((*caller).to_owned()).key(), *revision));
         let subject = |kind: fn(Pattern) -> ResourceKey, caller: &str| {
             kind(Pattern::parse(caller, "*", "stock", "*").unwrap()).key()
         };
@@ -104,16 +108,17 @@ mod tests {
         let guards = guards.iter().map(|(caller, revision)| (subject(ResourceKey::Guard, caller), *revision));
         let entry = |(key, revision): (String, u64)| {
             let owner = format!("at-{revision}");
-            let value = match key.starts_with(RULES) {
-                true => StoredRule::value(&v1::Rule { owner, ..Default::default() }),
-                false => StoredGuard::value(&v1::Guard { owner, ..Default::default() }),
+            let value = match ResourceKey::of_key(&key).unwrap() {
+                ResourceKey::Rule(_) => StoredRule::value(&v1::Rule { owner, ..Default::default() }),
+                ResourceKey::Queue(_) => StoredQueue::value(&v1::Queue { owner, ..Default::default() }),
+                _ => StoredGuard::value(&v1::Guard { owner, ..Default::default() }),
             };
             (key, Entry { revision, value: value.into() })
         };
         StoreContents {
             epoch: epoch.to_owned(),
             revision,
-            entries: rules.chain(guards).map(entry).collect(),
+            entries: rules.chain(guards).chain(queues).map(entry).collect(),
             ..StoreContents::default()
         }
     }
@@ -121,7 +126,8 @@ mod tests {
     fn listed(view: &Snapshot) -> Vec<(ResourceKey, u64, String)> {
         let rules = view.iter().map(|(pattern, _)| ResourceKey::Rule(pattern.clone()));
         let guards = view.guards().iter().map(|stored| ResourceKey::Guard(stored.pattern.clone()));
-        let subjects = rules.chain(guards);
+        let queues = view.queues().map(|(name, _)| ResourceKey::Queue(name.clone()));
+        let subjects = rules.chain(guards).chain(queues);
         subjects.map(|s| (s.clone(), view.revision_of(&s).unwrap(), view.owner_of(&s).to_owned())).collect()
     }
 
