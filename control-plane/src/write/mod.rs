@@ -36,7 +36,7 @@ pub(crate) struct Writes {
 }
 
 /// The most queues.
-pub(crate) const MAX_QUEUES: usize = 1_000;
+pub const MAX_QUEUES: usize = 1_000;
 
 /// Limits of the stored resources.
 #[derive(Clone, Debug)]
