@@ -21,6 +21,7 @@ mod monitoring;
 mod outage;
 mod port;
 mod propose;
+mod queues;
 mod rules;
 mod stats;
 mod what_if;

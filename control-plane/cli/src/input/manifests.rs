@@ -11,7 +11,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use damper_control_plane::{MAX_GUARDS, MAX_RULES};
+use damper_control_plane::{MAX_GUARDS, MAX_QUEUES, MAX_RULES};
 use damper_proto::manifest::{self, Document, FieldLines, Problem};
 use damper_proto::v1;
 use serde::de::IgnoredAny;
@@ -34,7 +34,7 @@ pub(crate) struct FileArgs {
     pub(crate) files: Vec<PathBuf>,
 }
 
-/// A rule or guard with its origin.
+/// A rule, guard or queue with its origin.
 #[derive(Debug)]
 pub(crate) struct Manifest {
     pub(crate) origin: Origin,
@@ -47,6 +47,7 @@ pub(crate) struct Manifest {
 pub(crate) enum ManifestItem {
     Rule(v1::Rule),
     Guard(v1::Guard),
+    Queue(v1::Queue),
 }
 
 impl ManifestItem {
@@ -60,11 +61,17 @@ impl ManifestItem {
         if let Self::Guard(guard) = self { Some(guard) } else { None }
     }
 
+    /// Returns the queue, if it is one.
+    pub(crate) fn queue(&self) -> Option<&v1::Queue> {
+        if let Self::Queue(queue) = self { Some(queue) } else { None }
+    }
+
     /// Returns the kind.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Rule(_) => "rule",
             Self::Guard(_) => "guard",
+            Self::Queue(_) => "queue",
         }
     }
 
@@ -73,6 +80,7 @@ impl ManifestItem {
         match self {
             Self::Rule(rule) => &rule.owner,
             Self::Guard(guard) => &guard.owner,
+            Self::Queue(queue) => &queue.owner,
         }
     }
 
@@ -82,13 +90,16 @@ impl ManifestItem {
         match self.clone() {
             Self::Rule(rule) => Self::Rule(v1::Rule { owner, ..rule }),
             Self::Guard(guard) => Self::Guard(v1::Guard { owner, ..guard }),
+            Self::Queue(queue) => Self::Queue(v1::Queue { owner, ..queue }),
         }
     }
 
+    /// Returns the key; `None` for a queue.
     pub(crate) fn key(&self) -> Option<&v1::Pattern> {
         match self {
             Self::Rule(rule) => rule.key.as_ref(),
             Self::Guard(guard) => guard.key.as_ref(),
+            Self::Queue(_) => None,
         }
     }
 
@@ -97,15 +108,16 @@ impl ManifestItem {
         match self {
             Self::Rule(rule) => rule.revision,
             Self::Guard(guard) => guard.revision,
+            Self::Queue(queue) => queue.revision,
         }
     }
 
-    /// Returns the four words of the key, with the kind unless it is a rule.
+    /// Returns the four words of the key, with the kind unless it is a rule; of a queue its name.
     pub(crate) fn words(&self) -> String {
-        let words = key::words(self.key());
         match self {
-            Self::Rule(_) => words,
-            Self::Guard(_) => format!("guard {words}"),
+            Self::Rule(_) => key::words(self.key()),
+            Self::Guard(_) => format!("guard {}", key::words(self.key())),
+            Self::Queue(queue) => format!("queue {}", queue.name),
         }
     }
 }
@@ -138,7 +150,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Returns the only rule or guard of sources; `of` selects the kind.
+/// Returns the only resource of sources; `of` selects the kind.
 pub(crate) fn only<'a, T>(
     manifests: &'a [Manifest],
     noun: &str,
@@ -259,13 +271,13 @@ pub(crate) fn unreadable(path: &Path, error: io::Error) -> CliError {
 fn count(file: &str, bytes: &[u8], counted: &mut usize) -> Result<(), CliError> {
     let before = *counted;
     *counted += documents(bytes);
-    let limit = MAX_RULES + MAX_GUARDS;
+    let limit = MAX_RULES + MAX_GUARDS + MAX_QUEUES;
     if *counted <= limit {
         return Ok(());
     }
     let together = if before == 0 { "" } else { " with those before it" };
     Err(CliError::data(format_args!(
-        "{file}: {counted} documents{together}, at most {limit} rules and guards"
+        "{file}: {counted} documents{together}, at most {limit} rules, guards and queues"
     )))
 }
 
@@ -324,6 +336,7 @@ fn read_one(file: &str, Document { number, line, manifest }: Document) -> Option
     let item = match manifest {
         manifest::Manifest::Rule(rule) => ManifestItem::Rule(rule),
         manifest::Manifest::Guard(guard) => ManifestItem::Guard(guard),
+        manifest::Manifest::Queue(queue) => ManifestItem::Queue(queue),
         // Parsing rejects unknown kinds.
         _ => return None,
     };
@@ -348,14 +361,19 @@ fn repetitions(manifests: &[Manifest]) -> Vec<String> {
                 free.insert(origin);
             }
             Entry::Occupied(taken) => {
-                faults.push(format!("{origin}: key: {} is also the key at {}", taken.key(), taken.get()));
+                let path = if item.key().is_some() { "key" } else { "name" };
+                faults.push(format!(
+                    "{origin}: {path}: {} is also the {path} at {}",
+                    taken.key(),
+                    taken.get()
+                ));
             }
         }
     }
     faults
 }
 
-/// Maps the path of a field in a request (`changes[17].put.policy.mode`, `rule.policy.mode`, `guard.owner`)
+/// Maps the path of a field in a request (`changes[17].put.policy.mode`, `rule.policy.mode`, `queue.owner`)
 /// to the field of its manifest.
 pub(crate) fn locate(manifests: &[Manifest], field: &str) -> String {
     let Some((index, rest)) = split(field) else { return as_is(field) };
@@ -368,13 +386,14 @@ pub(crate) fn locate(manifests: &[Manifest], field: &str) -> String {
 
 /// Returns the number of the change and the path in its manifest.
 fn split(field: &str) -> Option<(usize, &str)> {
-    if let Some(rest) = field.strip_prefix("rule").or_else(|| field.strip_prefix("guard")) {
+    let kinds = ["rule", "guard", "queue"];
+    if let Some(rest) = kinds.into_iter().find_map(|kind| field.strip_prefix(kind)) {
         return below(rest).map(|rest| (0, rest));
     }
     let (index, rest) = field.strip_prefix("changes[")?.split_once(']')?;
     let rest = below(rest)?;
     let put = |what| rest.strip_prefix(what).and_then(below);
-    let rest = put("put").or_else(|| put("put_guard")).unwrap_or(rest);
+    let rest = ["put", "put_guard", "put_queue"].into_iter().find_map(put).unwrap_or(rest);
     Some((index.parse().ok()?, rest))
 }
 
@@ -522,6 +541,8 @@ mod tests {
             ("guard.ceiling.max_attempts", "f.yaml:1 (document 2): ceiling.max_attempts"),
             ("changes[1].put_guard.owner", "f.yaml:9 (document 2): owner"),
             ("changes[1].put_guard", "f.yaml:9 (document 2)"),
+            ("changes[1].put_queue.lease", "f.yaml:9 (document 2): lease"),
+            ("queue.policy.retry", "f.yaml:1 (document 2): policy.retry"),
             ("guards", "guards"),
             ("changes[7].put.policy", "changes[7].put.policy"),
             ("changes[x].put", "changes[x].put"),

@@ -88,7 +88,7 @@ fn manifests(folder: &Path, which: Manifests<'_>) -> Result<(Vec<Rule>, Vec<Guar
         },
     };
     let checked = manifest::parse(&text).and_then(|documents| manifest::check(&documents));
-    checked.map(|checked| (checked.rules, checked.guards)).map_err(|error| {
+    let checked = checked.map_err(|error| {
         let mut faults = Faults::none();
         for problem in error.problems {
             match (file, &problem) {
@@ -98,7 +98,13 @@ fn manifests(folder: &Path, which: Manifests<'_>) -> Result<(Vec<Rule>, Vec<Guar
             }
         }
         faults
-    })
+    })?;
+    if checked.queues.is_empty() {
+        return Ok((checked.rules, checked.guards));
+    }
+    let mut faults = Faults::none();
+    faults.add("", "contains a queue; only rules and guards can be simulated");
+    Err(faults)
 }
 
 fn timing(outcome: &Outcome, seconds: f64) -> String {
