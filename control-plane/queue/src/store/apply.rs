@@ -165,7 +165,8 @@ pub(super) fn submit<R: Rows>(
     Ok(Submitted::Stored(new.state))
 }
 
-/// Rejects what one of the stores cannot keep: PostgreSQL has no U+0000 in a text and no time beyond an `i64`.
+/// Rejects what one of the stores cannot keep: PostgreSQL has no U+0000 in a text and no time beyond an
+/// `i64`.
 fn check(job: &Record, body: &Body) -> Result<(), Error> {
     let metadata = body.metadata.iter().flat_map(|(name, value)| [("metadata", name), ("metadata", value)]);
     let texts = [

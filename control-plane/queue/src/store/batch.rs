@@ -1,8 +1,8 @@
 //! What one commit contains, and what it results in.
 //!
 //! What becomes of a job, the caller has decided with `damper_core::job`. The store decides only what depends
-//! on its present content: whether a settlement still counts, whether a key is taken, and whether a job with an
-//! order key waits behind another.
+//! on its present content: whether a settlement still counts, whether a key is taken, and whether a job with
+//! an order key waits behind another.
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ pub struct Batch {
 /// The end of a delivery.
 ///
 /// Applied if the job is leased under this delivery number and token. A worker's is also applied if a server
-/// has ended that very lease and the job is still waiting, behind or dead: it replaces what the server booked,
-/// counters and failure included.
+/// has ended that very lease and the job is still waiting, behind or dead: it replaces what the server
+/// booked, counters and failure included.
 #[derive(Clone, Debug)]
 pub struct Settlement {
     /// Id of the job.
@@ -139,6 +139,9 @@ pub enum ChangeTo {
     Deleted,
 }
 
+/// Leased jobs with their bodies.
+pub type Deliveries = Vec<(Record, Body)>;
+
 /// Results of a batch, in the order of its parts.
 #[derive(Debug, Default)]
 pub struct Committed {
@@ -146,8 +149,8 @@ pub struct Committed {
     pub settlements: Vec<Settled>,
     /// The leased job per claim; `None`: the lease had ended.
     pub claims: Vec<Option<Record>>,
-    /// Leased jobs with their bodies, per request.
-    pub leases: Vec<Vec<(Record, Body)>>,
+    /// Leased jobs per request.
+    pub leases: Vec<Deliveries>,
     /// Result per submission.
     pub submissions: Vec<Submitted>,
     /// False: the job was gone or in another state.

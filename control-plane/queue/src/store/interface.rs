@@ -92,8 +92,8 @@ pub struct Beat {
 
 /// A job store.
 pub trait Store: Send + Sync + 'static {
-    /// Commits a batch. On an error nothing of it is stored, except for [`Error::Unavailable`] with an unknown
-    /// outcome.
+    /// Commits a batch. On an error nothing of it is stored, except for [`Error::Unavailable`] with an
+    /// unknown outcome.
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Committed, Error>>;
     /// Returns all lanes that have jobs, with their counts. In no order.
     fn lanes(&self) -> BoxFuture<'_, Result<Vec<LaneCounts>, Error>>;
@@ -105,7 +105,8 @@ pub trait Store: Send + Sync + 'static {
     fn list(&self, filter: Filter, after: Option<JobId>, limit: usize) -> BoxFuture<'_, Result<Page, Error>>;
     /// Returns the leases that a server keeps, by id.
     fn leases_of(&self, server: ServerId) -> BoxFuture<'_, Result<Vec<Record>, Error>>;
-    /// Returns at most `limit` ids of ended jobs (`dead`: of dead ones) of a queue that ended before `before`.
+    /// Returns at most `limit` ids of ended jobs (`dead`: of dead ones) of a queue that ended before
+    /// `before`.
     fn ended_before(
         &self,
         queue: String,

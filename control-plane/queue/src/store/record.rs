@@ -114,8 +114,8 @@ pub const MAX_FAILURES: usize = 8;
 pub struct Booking {
     /// Token of its lease.
     pub token: u64,
-    /// Counters before a server ended the lease, as lost or released: a late settlement of the worker replaces
-    /// that. `None`: the worker settled it, which is final.
+    /// Counters before a server ended the lease, as lost or released: a late settlement of the worker
+    /// replaces that. `None`: the worker settled it, which is final.
     pub before: Option<Job>,
 }
 
@@ -191,7 +191,7 @@ impl StateKind {
 }
 
 impl Record {
-    /// Bytes that a record and its places in the indexes take besides its texts and its body.
+    /// Bytes that a record and its places in the indexes take, without its texts and its body.
     const OVERHEAD: u64 = 1_000;
     /// The same of a failed delivery.
     const FAILURE: u64 = 32;

@@ -1,11 +1,12 @@
 //! Group commit: many operations share one transaction, and each waits for one at most two.
 //!
-//! No timer: what arrives while a commit is in flight goes into the next one, at most 512 operations or 1 MiB.
-//! An operation is answered after its commit, in the order of arrival within its room.
+//! No timer: what arrives while a commit is in flight goes into the next one, at most 512 operations or 1
+//! MiB. An operation is answered after its commit, in the order of arrival within its room.
 //!
-//! Three rooms wait for the commit. Ends of deliveries and leases go first and are never refused: their number
-//! is bounded by the leases that exist. Submissions follow; beyond the bounds of their room they are refused
-//! at once. Changes of operators go last, but a few go with each commit, so that load does not stop them.
+//! Three rooms wait for the commit. Ends of deliveries and leases go first and are never refused: their
+//! number is bounded by the leases that exist. Submissions follow; beyond the bounds of their room they are
+//! refused at once. Changes of operators go last, but a few go with each commit, so that load does not stop
+//! them.
 //!
 //! An operation whose caller has gone is carried out all the same.
 
@@ -24,7 +25,8 @@ use tokio::task::JoinHandle;
 use self::rooms::{Answer, Answers, First, Rooms};
 pub use self::wakeups::{Waker, Wakeups, wakeups};
 use crate::store::{
-    Batch, Body, Change, Error, LeaseClaim, LeaseRequest, Record, Settled, Settlement, Store, Submitted,
+    Batch, Body, Change, Deliveries, Error, LeaseClaim, LeaseRequest, Record, Settled, Settlement, Store,
+    Submitted,
 };
 
 /// The writer of a store. Dropped or closed, it still commits what waits.
@@ -58,10 +60,7 @@ impl Writer {
     }
 
     /// Leases due jobs, all in one commit. Returns the jobs per request.
-    pub fn lease(
-        &self,
-        requests: Vec<LeaseRequest>,
-    ) -> BoxFuture<'static, Result<Vec<Vec<(Record, Body)>>, Error>> {
+    pub fn lease(&self, requests: Vec<LeaseRequest>) -> BoxFuture<'static, Result<Vec<Deliveries>, Error>> {
         self.enqueue(|rooms, answer| rooms.add_first(First::Lease(requests, answer)))
     }
 

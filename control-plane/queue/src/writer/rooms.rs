@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use tokio::sync::oneshot;
 
 use crate::store::{
-    Batch, Body, Change, Committed, Error, LeaseClaim, LeaseRequest, Record, Settled, Settlement, Submitted,
+    Batch, Body, Change, Committed, Deliveries, Error, LeaseClaim, LeaseRequest, Record, Settled, Settlement,
+    Submitted,
 };
 
 /// Operations of one commit.
@@ -28,7 +29,7 @@ pub(super) type Answer<T> = oneshot::Sender<Result<T, Error>>;
 pub(super) enum First {
     Settle(Box<Settlement>, Answer<Settled>),
     Claim(LeaseClaim, Answer<Option<Record>>),
-    Lease(Vec<LeaseRequest>, Answer<Vec<Vec<(Record, Body)>>>),
+    Lease(Vec<LeaseRequest>, Answer<Vec<Deliveries>>),
 }
 
 impl First {
@@ -142,7 +143,7 @@ pub(super) struct Answers {
     settlements: Vec<Answer<Settled>>,
     claims: Vec<Answer<Option<Record>>>,
     /// With the number of requests of each.
-    leases: Vec<(usize, Answer<Vec<Vec<(Record, Body)>>>)>,
+    leases: Vec<(usize, Answer<Vec<Deliveries>>)>,
     submissions: Vec<Answer<Submitted>>,
     changes: Vec<Answer<bool>>,
 }

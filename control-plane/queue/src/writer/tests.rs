@@ -197,8 +197,7 @@ async fn occupy(writer: &Writer, commits: &mut mpsc::UnboundedReceiver<InFlight>
 async fn operations_that_wait_share_the_next_commit() {
     let (writer, mut commits, _woken) = start();
     let first = occupy(&writer, &mut commits).await;
-    let submitted: Vec<_> =
-        (1..=100).map(|number| job(number)).map(|(job, body)| writer.submit(job, body)).collect();
+    let submitted: Vec<_> = (1..=100).map(job).map(|(job, body)| writer.submit(job, body)).collect();
     let settled = writer.settle(settlement(1));
     let leased = writer.lease(vec![lease(5, 1), lease(6, 2)]);
     let changed = writer.change(change(3));

@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    fn submission(&mut self, model: &Model) -> (Record, Body) {
+    pub(crate) fn submission(&mut self, model: &Model) -> (Record, Body) {
         let id = match self.rng.u32(0..10) {
             0 => self.known_id(model).unwrap_or_else(|| self.new_id()),
             _ => self.new_id(),
@@ -140,7 +140,7 @@ impl World {
         (record, Body { content, metadata: metadata.collect() })
     }
 
-    fn lease_request(&mut self) -> LeaseRequest {
+    pub(crate) fn lease_request(&mut self) -> LeaseRequest {
         LeaseRequest {
             lane: self.lane(),
             count: self.rng.u32(0..4),

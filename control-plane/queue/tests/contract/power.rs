@@ -1,8 +1,8 @@
 //! Loss of power and full disks below the embedded store, at every write.
 //!
 //! A run is recorded once. For each place in its log the file is rebuilt as a loss of power would leave it,
-//! opened, and compared with the model: all that was answered is there, and what was not is there whole or not
-//! at all.
+//! opened, and compared with the model: all that was answered is there, and what was not is there whole or
+//! not at all.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::disk::{Disk, Survivors};
 use crate::model::Model;
 use crate::operations::{QUEUES, World};
 
-/// Commits batches until one fails; returns the model after each that was answered, the empty one first. Tokens
-/// follow from the seed, so all runs of a seed have the same models.
+/// Commits batches until one fails; returns the model after each that was answered, the empty one first.
+/// Tokens follow from the seed, so all runs of a seed have the same models.
 async fn record(
     store: &dyn Store,
     mut world: World,
@@ -81,7 +81,7 @@ async fn power_loss_at_every_write_loses_no_answered_commit() {
         let disk = Disk::logged();
         let store = RedbStore::open_backend(disk.clone()).await.unwrap();
         disk.answered(0);
-        let (models, error) = record(&store, World::new(seed), 40, |number| disk.answered(number)).await;
+        let (models, error) = record(&store, World::new(seed), 25, |number| disk.answered(number)).await;
         assert_eq!(error, None);
         drop(store);
         let log = disk.log();

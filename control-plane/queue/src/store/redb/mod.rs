@@ -64,8 +64,8 @@ impl RedbStore {
     /// Opens the file at this path, or creates it.
     ///
     /// # Errors
-    /// [`Error::Open`] if another process has it open, if it needs a newer version, or if it cannot be read or
-    /// written; [`Error::Damaged`] if it is no sound store.
+    /// [`Error::Open`] if another process has it open, if it needs a newer version, or if it cannot be read
+    /// or written; [`Error::Damaged`] if it is no sound store.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref().to_owned();
         let folder = path.parent().map(|folder| folder.join("."));

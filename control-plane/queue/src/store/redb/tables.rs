@@ -1,7 +1,7 @@
 //! Tables of the file, and the places of a job in its indexes.
 //!
-//! Integers in keys are compared as numbers, tuples from left to right. Ids are numbers too: big-endian, their
-//! order is that of their bytes.
+//! Integers in keys are compared as numbers, tuples from left to right. Ids are numbers too: big-endian,
+//! their order is that of their bytes.
 
 use ::redb::TableDefinition;
 
