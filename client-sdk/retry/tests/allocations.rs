@@ -39,7 +39,19 @@ fn main() {
     println!("allocations per call are within their limits");
 }
 
+/// The buffer of events is made for the first receiver.
+fn handle_is_small() {
+    let region = Region::new(ALLOCATOR);
+    let handle = Retry::named("small").build().unwrap();
+    let bytes = region.change().bytes_allocated;
+    assert!(bytes <= 8 << 10, "a handle has {bytes} bytes");
+    let region = Region::new(ALLOCATOR);
+    drop(handle.events());
+    assert!(region.change().bytes_allocated > 8 << 10);
+}
+
 async fn check_allocations() {
+    handle_is_small();
     let plain = Retry::named("plain").build().unwrap();
     let yielding = async |_| {
         yield_now().await;
