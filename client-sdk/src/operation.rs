@@ -11,7 +11,7 @@ use damper_retry::Retry;
 use damper_retry::driver::{Begun, Source, Watch};
 
 use crate::clock::Clock;
-use crate::context::Context;
+use crate::context::{Context, LazyContext};
 use crate::outcome::cause::Cause;
 use crate::record::telemetry::{AttemptSpan, CallSpan, Protocol};
 use crate::record::trail::AttemptTrail;
@@ -104,7 +104,7 @@ struct Running {
     span: AttemptSpan,
     /// The calls made within the attempt belong to it: those of a retry are sent once, and one that gives up
     /// stops this operation too. `None` if nothing is retried here.
-    context: Option<Context>,
+    context: Option<LazyContext>,
 }
 
 impl OperationCall {
@@ -133,7 +133,7 @@ impl Watch for OperationCall {
         let retries =
             self.route.policy().is_some_and(|policy| policy.mode == Mode::Enforce && policy.repeats());
         let limit = send.limit.map(|limit| now + limit);
-        let context = retries.then(|| Context::new(send.flag, limit, self.clock));
+        let context = retries.then(|| LazyContext::new(send.flag, limit, self.clock));
         let running = Some(Running { span, context });
         if self.main.is_none() {
             self.main = running;
@@ -153,7 +153,7 @@ impl Watch for OperationCall {
     fn classify(&self, attempt: u32, verdict: Verdict) -> Verdict {
         let mut all = self.main.iter().chain(&self.hedges);
         let running = all.find(|running| running.span.number() == attempt);
-        match (verdict, running.and_then(|running| running.context.as_ref())) {
+        match (verdict, running.and_then(|running| running.context.as_ref()?.made())) {
             // A call within the attempt was retried already, or must not be.
             (Verdict::Failure(failure), Some(context)) if context.chain().has_marks() => {
                 Verdict::Failure(Failure { no_more_retry: true, ..failure })

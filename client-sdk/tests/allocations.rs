@@ -1,6 +1,6 @@
 //! Allocations per call. Without a rule: none once the route is known, and one for a deadline. Under a rule
 //! without observers: those that buffer the request, none for spans and metrics. Per served request: its
-//! context, none for counting.
+//! context, none for counting. Per operation: none, with or without a rule.
 //!
 //! A single test in its own binary without a harness, whose threads would allocate during the test: the
 //! counting allocator counts the whole process.
@@ -230,6 +230,41 @@ async fn governed() -> Damper {
     damper
 }
 
+/// Polls a future to its end without other tasks, which would allocate.
+fn drive<F: Future>(future: F) -> F::Output {
+    let (mut future, mut cx) = (pin!(future), Context::from_waker(Waker::noop()));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+    }
+}
+
+/// An operation that succeeds allocates nothing, also under a rule with retries.
+fn operations_allocate_nothing(under_a_rule: &Damper) {
+    let waiting = async |_| {
+        let mut polls = 0;
+        std::future::poll_fn(|_| {
+            polls += 1;
+            if polls > 1 { Poll::Ready(Ok::<_, std::io::Error>(1)) } else { Poll::Pending }
+        })
+        .await
+    };
+    for damper in [Damper::off(), under_a_rule.clone()] {
+        let insert = damper.operation("orders-db", "orders/insert").expect("sound names");
+        assert_eq!(drive(insert.call(waiting)).expect("it succeeds"), 1);
+        let region = Region::new(ALLOCATOR);
+        for _ in 0..1_000 {
+            assert!(drive(insert.call(|_| ready(Ok::<_, std::io::Error>(1)))).is_ok());
+            assert!(drive(insert.call(waiting)).is_ok());
+            assert!(drive(insert.call_mut(waiting)).is_ok());
+        }
+        let change = region.change();
+        assert_eq!(change.allocations + change.reallocations, 0, "{:?}", damper.status().source);
+    }
+    assert_eq!(calls(under_a_rule, "orders/insert"), 3_001);
+}
+
 fn served(damper: &Damper, method: &str) -> (u64, u64) {
     let mut all = (0, 0);
     damper.for_each_served(|name, served| {
@@ -285,6 +320,8 @@ async fn check_allocations() {
     cost(&mut layered, request(&reads, TAKE));
     costs_more_by(GOVERNED, &mut bare, &mut layered, TAKE);
     assert_eq!(calls(&under_a_rule, "stock.v1.Stock/Take"), 1_001);
+
+    operations_allocate_nothing(&under_a_rule);
 
     let repeat = &[("damper-retry", "1"), ("grpc-previous-rpc-attempts", "1")];
     serving_costs_the_context(&damper, &mut bare, &[], TAKE);
