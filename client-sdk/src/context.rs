@@ -29,22 +29,17 @@ tokio::task_local! {
 enum Slot {
     Made(Context),
     /// Made when the code asks for it.
-    Planned(Plan, OnceLock<Context>),
+    Planned(Plan, Clock, OnceLock<Context>),
 }
 
-/// A context that is not made yet.
-#[derive(Clone, Copy, Debug)]
-struct Plan {
-    flag: Option<u32>,
-    deadline: Option<Time>,
-    clock: Clock,
-}
+/// Flag and deadline of a context that is not made yet.
+type Plan = (Option<u32>, Option<Time>);
 
 impl Slot {
     fn get(&self) -> Context {
         let context = match self {
             Self::Made(context) => context,
-            Self::Planned(Plan { flag, deadline, clock }, made) => {
+            Self::Planned((flag, deadline), clock, made) => {
                 made.get_or_init(|| Context::new(*flag, *deadline, *clock))
             }
         };
@@ -185,8 +180,8 @@ pub(crate) struct LazyContext {
 }
 
 impl LazyContext {
-    pub(crate) fn new(flag: Option<u32>, deadline: Option<Time>, clock: Clock) -> Self {
-        Self { plan: Plan { flag, deadline, clock }, made: None }
+    pub(crate) fn new(flag: Option<u32>, deadline: Option<Time>) -> Self {
+        Self { plan: (flag, deadline), made: None }
     }
 
     /// Returns the context if code has asked for it.
@@ -194,15 +189,16 @@ impl LazyContext {
         self.made.as_ref()
     }
 
-    pub(crate) fn sync_scope<T>(&mut self, f: impl FnOnce() -> T) -> T {
+    /// Runs code in the context; `clock`: that of the deadline.
+    pub(crate) fn sync_scope<T>(&mut self, clock: Clock, f: impl FnOnce() -> T) -> T {
         if let Some(context) = &self.made {
             return context.sync_scope(f);
         }
         let made_by = |slot: &Slot| match slot {
-            Slot::Planned(_, made) => made.get().cloned(),
+            Slot::Planned(_, _, made) => made.get().cloned(),
             Slot::Made(_) => None,
         };
-        let (value, made) = CURRENT.sync_scope(Slot::Planned(self.plan, OnceLock::new()), || {
+        let (value, made) = CURRENT.sync_scope(Slot::Planned(self.plan, clock, OnceLock::new()), || {
             let value = f();
             (value, CURRENT.with(made_by))
         });

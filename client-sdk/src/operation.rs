@@ -70,7 +70,7 @@ impl Source for Governed {
         let clock = self.engine.clock();
         let (deadline, flag) = Context::inherited(context.as_ref(), clock);
         let span = CallSpan::begin(Protocol::Operation, &route, &self.callee, &self.method, now);
-        let trail = AttemptTrail::begin(Ids::default(), now);
+        let trail = AttemptTrail::begin((), now);
         let call = OperationCall {
             route,
             context,
@@ -92,7 +92,7 @@ pub struct OperationCall {
     context: Option<Context>,
     clock: Clock,
     span: CallSpan,
-    trail: AttemptTrail,
+    trail: AttemptTrail<()>,
     main: Option<Running>,
     hedges: Vec<Running>,
     kills: KillWaker,
@@ -133,7 +133,7 @@ impl Watch for OperationCall {
         let retries =
             self.route.policy().is_some_and(|policy| policy.mode == Mode::Enforce && policy.repeats());
         let limit = send.limit.map(|limit| now + limit);
-        let context = retries.then(|| LazyContext::new(send.flag, limit, self.clock));
+        let context = retries.then(|| LazyContext::new(send.flag, limit));
         let running = Some(Running { span, context });
         if self.main.is_none() {
             self.main = running;
@@ -143,9 +143,10 @@ impl Watch for OperationCall {
     }
 
     fn enter<T>(&mut self, attempt: u32, run: impl FnOnce() -> T) -> T {
+        let clock = self.clock;
         let Some(Running { span, context }) = self.running(attempt) else { return run() };
         span.span().in_scope(|| match context {
-            Some(context) => context.sync_scope(run),
+            Some(context) => context.sync_scope(clock, run),
             None => run(),
         })
     }
@@ -182,7 +183,7 @@ impl Watch for OperationCall {
     fn ended(&mut self, finish: &Finish, now: Time) {
         self.span.ended(finish, self.trail.sends(), now);
         let code = self.span.code_of(finish);
-        self.trail.ended(finish, code, now, self.route.failures());
+        self.trail.ended_with(Ids::default(), finish, code, now, self.route.failures());
         if let Some(context) = &self.context {
             context.call_ended(&self.route, finish, SEEN_AS.union(CodeSet::of(&[code])));
         }
