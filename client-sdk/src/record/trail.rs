@@ -16,9 +16,9 @@ use crate::routes::failed_calls::{FailedAttempt, FailedCall, Failures, Ids};
 
 /// Attempts of one call.
 #[derive(Debug)]
-pub(crate) struct AttemptTrail {
+pub(crate) struct AttemptTrail<I = Ids> {
     began: Time,
-    ids: Ids,
+    ids: I,
     sends: u32,
     /// Number of the first attempt.
     first: u32,
@@ -35,12 +35,20 @@ enum Attempts {
 }
 
 impl AttemptTrail {
-    pub(crate) fn begin(ids: Ids, now: Time) -> Self {
+    /// As [`ended_with`](Self::ended_with), with the ids given at the beginning.
+    pub(crate) fn ended(&mut self, finish: &Finish, code: Code, now: Time, failures: &Failures) {
+        self.ended_with(self.ids, finish, code, now, failures);
+    }
+}
+
+impl<I> AttemptTrail<I> {
+    /// Begins a trail. `ids`: of the call, or `()` if they are given at the end.
+    pub(crate) fn begin(ids: I, now: Time) -> Self {
         Self { began: now, ids, sends: 0, first: 1, attempts: Attempts::First }
     }
 
     /// Returns the record of a call whose only attempt was sent at its start.
-    pub(crate) fn of_first(ids: Ids, began: Time) -> Self {
+    pub(crate) fn of_first(ids: I, began: Time) -> Self {
         Self { sends: 1, ..Self::begin(ids, began) }
     }
 
@@ -101,7 +109,14 @@ impl AttemptTrail {
     }
 
     /// Records the end of the call with the code that the application got.
-    pub(crate) fn ended(&mut self, finish: &Finish, code: Code, now: Time, failures: &Failures) {
+    pub(crate) fn ended_with(
+        &mut self,
+        ids: Ids,
+        finish: &Finish,
+        code: Code,
+        now: Time,
+        failures: &Failures,
+    ) {
         if finish.ending.fate.is_ok() {
             return;
         }
@@ -110,7 +125,7 @@ impl AttemptTrail {
             return;
         };
         let latency = now.since(self.began);
-        let (ending, sends, ids) = (finish.ending, self.sends, self.ids);
+        let (ending, sends) = (finish.ending, self.sends);
         failures.put(now, || FailedCall {
             ending,
             code,

@@ -138,6 +138,23 @@ async fn operation_in_serving_a_retry_runs_once() {
     assert!(!context.chain().no_more_retry(Code::Unavailable), "the layer above retries");
 }
 
+#[tokio::test]
+async fn blocking_operation_belongs_to_the_request_too() {
+    let engine = engine(enforce());
+    let (insert, runs) = (operation(&engine), Arc::new(AtomicU32::new(0)));
+    let counted = Arc::clone(&runs);
+    let blocking = move || {
+        insert.call_blocking(|_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Err::<(), _>(lost())
+        })
+    };
+    let context = Context::new(Some(1), None, engine.clock());
+    let task = context.scope(async { crate::spawn_blocking(blocking) }).await;
+    assert_eq!(task.await.unwrap().unwrap_err().fate(), Some(Fate::ChainRetryFlag));
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn operation_keeps_within_the_deadline_of_its_request() {
     let engine = engine(enforce());

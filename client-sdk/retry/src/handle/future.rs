@@ -52,10 +52,7 @@ pin_project! {
         S: Source,
         B: Body,
     {
-        // `None` once the call has begun.
-        start: Option<(H, Plan)>,
-        // `None` until then.
-        session: Option<Session<H, S>>,
+        stage: Stage<H, S>,
         body: B,
         #[pin]
         main: Option<Running<B::Future>>,
@@ -66,6 +63,15 @@ pin_project! {
         // Stateful retry: a retry is left to a later call with the same key if this returns true.
         leaves: Option<LeavesRetry<E>>,
     }
+}
+
+/// Stage of a call.
+enum Stage<H, S: Source> {
+    /// Not polled yet.
+    New(H, Plan),
+    Begun(Session<H, S>),
+    /// Not permitted.
+    Ended,
 }
 
 /// A call that has begun: the parts of its future.
@@ -85,8 +91,7 @@ impl<H, S: Source, B: Body, T, E> Calling<H, S, B, T, E> {
     pub fn new(handle: H, body: B, may_hedge: bool, replayable: bool) -> Self {
         let plan = Plan { may_hedge, replayable, ..Plan::ONE_AT_A_TIME };
         Self {
-            start: Some((handle, plan)),
-            session: None,
+            stage: Stage::New(handle, plan),
             body,
             main: None,
             hedges: Vec::new(),
@@ -98,7 +103,7 @@ impl<H, S: Source, B: Body, T, E> Calling<H, S, B, T, E> {
 
     /// Continues earlier calls of a stateful retry.
     pub(crate) fn continuing(mut self, earlier: Earlier, leaves: LeavesRetry<E>) -> Self {
-        if let Some((_, plan)) = &mut self.start {
+        if let Stage::New(_, plan) = &mut self.stage {
             plan.earlier = earlier;
         }
         Self { leaves: Some(leaves), ..self }
@@ -118,7 +123,10 @@ where
         let mut this = self.project();
         this.main.set(None);
         this.hedges.clear();
-        this.session.as_mut().map_or(NotAnswered::unmade(Reason::Cancelled), Session::cancel::<T, E>)
+        match this.stage {
+            Stage::Begun(session) => session.cancel::<T, E>(),
+            Stage::New(..) | Stage::Ended => NotAnswered::unmade(Reason::Cancelled),
+        }
     }
 }
 
@@ -134,13 +142,13 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if let Some(session) = this.session {
+        if let Stage::Begun(session) = this.stage {
             session.wake();
-        } else if let Some((handle, plan)) = this.start.take() {
+        } else if let Stage::New(handle, plan) = std::mem::replace(this.stage, Stage::Ended) {
             check_permit(&*handle)?;
-            *this.session = Some(Session::begin(handle, plan));
+            *this.stage = Stage::Begun(Session::begin(handle, plan));
         }
-        let Some(session) = this.session else { return Poll::Pending };
+        let Stage::Begun(session) = this.stage else { return Poll::Pending };
         let (body, main, hedges, last) = (this.body, this.main, this.hedges, this.last);
         let (before_retry, leaves) = (this.before_retry, this.leaves.as_ref());
         Active { session, body, main, hedges, last, before_retry, leaves }.poll(cx)
