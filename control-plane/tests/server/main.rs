@@ -22,5 +22,7 @@ mod outage;
 mod port;
 mod propose;
 mod rules;
+mod stable_metrics;
 mod stats;
+mod stored;
 mod what_if;
