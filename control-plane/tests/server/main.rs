@@ -23,5 +23,7 @@ mod port;
 mod propose;
 mod queues;
 mod rules;
+mod stable_metrics;
 mod stats;
+mod stored;
 mod what_if;
