@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::task::futures::TaskLocalFuture;
 use tokio::time::Instant;
 
-use crate::clock::Clock;
+use crate::background::clock::Clock;
 
 tokio::task_local! {
     static CURRENT: Slot;

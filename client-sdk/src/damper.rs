@@ -13,6 +13,8 @@ use crate::control::{Control, NotReady, Source, Status};
 use crate::operation::{Governed, Operation};
 use crate::options::Options;
 use crate::options::identity::DEFAULT_CLUSTER;
+#[cfg(feature = "queue")]
+use crate::queue::Queues;
 use crate::routes::Runtime;
 use crate::server::ServerLayer;
 
@@ -38,6 +40,8 @@ use crate::server::ServerLayer;
 pub struct Damper {
     engine: Arc<Runtime>,
     rules: Rules,
+    #[cfg(feature = "queue")]
+    queues: Arc<Queues>,
 }
 
 /// Source of the rules.
@@ -67,8 +71,15 @@ impl Damper {
         };
         let engine = Runtime::new(&settings.identity.service, &settings.identity.cluster);
         engine.measure(settings.detail);
+        #[cfg(feature = "queue")]
+        let queues = Arc::new(Queues::new(&settings, &engine));
         let control = Control::start(settings, Arc::clone(&engine), &runtime);
-        Ok(Self { engine, rules: Rules::Followed(Arc::new(control)) })
+        Ok(Self {
+            engine,
+            rules: Rules::Followed(Arc::new(control)),
+            #[cfg(feature = "queue")]
+            queues,
+        })
     }
 
     /// Returns Damper without rules and control plane: calls pass unchanged. For tests, and for services that
@@ -130,7 +141,12 @@ impl Damper {
     fn with_table(service: &str, table: Table) -> Self {
         let (engine, rules) = (Runtime::new(service, DEFAULT_CLUSTER), table.len());
         engine.apply(table);
-        Self { engine, rules: Rules::Fixed(rules) }
+        Self {
+            #[cfg(feature = "queue")]
+            queues: Arc::new(Queues::off(&engine)),
+            engine,
+            rules: Rules::Fixed(rules),
+        }
     }
 
     /// Returns a layer for channels to the service of this name, which must be the name that the service
@@ -196,6 +212,47 @@ impl Damper {
         ServerLayer::new(Arc::clone(&self.engine))
     }
 
+    /// Returns the durable queues, to submit jobs.
+    ///
+    /// ```no_run
+    /// # async fn submit(damper: damper_sdk::Damper) -> Result<(), damper_sdk::queue::SubmitError> {
+    /// use damper_sdk::queue::NewJob;
+    ///
+    /// let job = NewJob::new("emails", "welcome-17", "mailer", "mail.Mailer/Welcome");
+    /// let job = job.body("ann@example.com");
+    /// damper.jobs().submit(job).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "queue")]
+    #[must_use]
+    pub fn jobs(&self) -> crate::queue::Jobs {
+        self.queues.jobs()
+    }
+
+    /// Returns a worker for the jobs of a queue, which [`handle`](crate::queue::Worker::handle) or
+    /// [`forward`](crate::queue::Worker::forward) completes.
+    ///
+    /// ```no_run
+    /// # use damper_sdk::{Damper, Faults};
+    /// # fn start(damper: Damper, channel: tonic::transport::Channel) -> Result<(), Faults> {
+    /// damper.worker("stock-later").forward("inventory", channel.clone()).concurrency(32).start()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "queue")]
+    #[must_use]
+    pub fn worker(&self, queue: &str) -> crate::queue::Worker {
+        self.queues.worker(queue)
+    }
+
+    /// Returns the results of hand-overs since the process started.
+    #[cfg(feature = "queue")]
+    #[must_use]
+    pub fn hand_overs(&self) -> crate::queue::HandOverStats {
+        self.queues.hand_overs()
+    }
+
     /// Waits until live rules are in force, at most this long. Optional: a service works without.
     ///
     /// # Errors
@@ -234,8 +291,11 @@ impl Damper {
     }
 
     /// Sends a last report, closes the stream and ends the background task, for all clones. Takes a few
-    /// seconds at most, even if the control plane is unavailable.
+    /// seconds at most, even if the control plane is unavailable. Workers of queues stop before, within their
+    /// drain time.
     pub async fn shutdown(&self) {
+        #[cfg(feature = "queue")]
+        self.queues.shutdown().await;
         if let Rules::Followed(control) = &self.rules {
             control.shutdown().await;
         }

@@ -8,7 +8,7 @@ use damper_core::deadline;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::metadata::MetadataMap;
 
-use crate::clock;
+use crate::background::clock;
 
 pub(crate) static RETRY: HeaderName = HeaderName::from_static(chain::RETRY);
 pub(crate) static BAGGAGE: HeaderName = HeaderName::from_static(chain::BAGGAGE);
@@ -19,6 +19,7 @@ pub(crate) static FATE: HeaderName = HeaderName::from_static(chain::FATE);
 pub(crate) static PUSHBACK: HeaderName = HeaderName::from_static(chain::PUSHBACK);
 pub(crate) static ENVOY_RATE_LIMITED: HeaderName = HeaderName::from_static(chain::ENVOY_RATE_LIMITED);
 pub(crate) static CALL_ID: HeaderName = HeaderName::from_static(chain::CALL_ID);
+pub(crate) static JOB: HeaderName = HeaderName::from_static(chain::JOB);
 pub(crate) static TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(crate) static TIMEOUT: HeaderName = HeaderName::from_static(deadline::HEADER);
 #[cfg(feature = "http")]
@@ -64,10 +65,11 @@ pub(crate) fn marks(headers: &HeaderMap) -> RepeatMarks<'_> {
     }
 }
 
-/// Removes all fields that may mark a request as a retry, and the call id by which handlers detect retries:
-/// an id from an untrusted client could be that of another call.
+/// Removes all fields that may mark a request as a retry, and the ids of call and job by which handlers
+/// detect retries: an id from an untrusted client could be that of another call.
 pub(crate) fn drop_marks(headers: &mut HeaderMap) {
     headers.remove(&CALL_ID);
+    headers.remove(&JOB);
     drop_repeat_marks(headers);
 }
 
@@ -149,15 +151,15 @@ pub(crate) fn put_call_id(headers: &mut HeaderMap) {
     headers.insert(&CALL_ID, id);
 }
 
-/// Removes retry fields that are meant for this hop only, the report of a call of another process, and status
-/// details that are not base64: tonic panics on those, and no peer may cause that.
+/// Removes retry fields that are meant for this hop only, report and job of a call of another process, and
+/// status details that are not base64: tonic panics on those, and no peer may cause that.
 pub(crate) fn clean(headers: &mut HeaderMap) {
     let is_removed =
-        |name: &HeaderName| classify::is_hop_by_hop(name.as_str()) || [&DETAILS, &FATE].contains(&name);
+        |name: &HeaderName| classify::is_hop_by_hop(name.as_str()) || [&DETAILS, &FATE, &JOB].contains(&name);
     if !headers.keys().any(is_removed) {
         return;
     }
-    for name in [&NO_MORE_RETRY, &PUSHBACK, &ENVOY_RATE_LIMITED, &FATE] {
+    for name in [&NO_MORE_RETRY, &PUSHBACK, &ENVOY_RATE_LIMITED, &FATE, &JOB] {
         headers.remove(name);
     }
     if !are_details_readable(headers) {

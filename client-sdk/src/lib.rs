@@ -75,6 +75,12 @@
 //!
 //! [`ClientLayer::external`] and [`ServerLayer::edge`] mark the border of the services that trust each other.
 //!
+//! # Durable queues
+//!
+//! With the feature `queue`, a call that failed can become a job that is finished later: `HandOver` in the
+//! extensions of a request. `Damper::jobs` submits other work, and `Damper::worker` does it. See the module
+//! `queue`.
+//!
 //! # Balanced channels
 //!
 //! [`balanced`] makes a channel that knows its endpoints: a retry goes to another endpoint, and an endpoint
@@ -93,6 +99,7 @@
 //! - `tls`, on by default: `https://` endpoints of [`Options`] and [`balanced`], with rustls and the system's
 //!   roots.
 //! - `http`: layers for HTTP clients and servers; `reqwest`: also for reqwest's requests.
+//! - `queue`: durable queues, to submit jobs, to work on them and to hand failed calls over.
 //! - `metrics`: counters and histograms for the recorder of the process; [`metrics`] lists them.
 //! - `manifest`: [`Damper::fixed`], rules from YAML or JSON.
 //!
@@ -101,7 +108,6 @@
 mod background;
 pub mod balance;
 mod client;
-mod clock;
 mod context;
 mod control;
 mod damper;
@@ -112,12 +118,16 @@ pub mod metrics;
 mod operation;
 mod options;
 mod outcome;
+#[cfg(feature = "queue")]
+pub mod queue;
 mod record;
 mod routes;
 mod server;
 
 pub use balance::{Balanced, balanced};
 pub use client::{ClientLayer, ClientService, ResponseBody, ResponseFuture};
+#[cfg(feature = "queue")]
+pub use client::{HandOver, handed_over};
 pub use context::{Context, Scope, spawn, spawn_blocking};
 pub use control::{NotReady, Source, Status};
 pub use damper::Damper;

@@ -10,7 +10,7 @@ use damper_core::{Code, CodeSet, Failure, Finish, Mode, Route, SendAttempt, Time
 use damper_retry::Retry;
 use damper_retry::driver::{Begun, Source, Watch};
 
-use crate::clock::Clock;
+use crate::background::clock::Clock;
 use crate::context::{Context, LazyContext};
 use crate::outcome::cause::Cause;
 use crate::record::telemetry::{AttemptSpan, CallSpan, Protocol};

@@ -13,6 +13,8 @@ mod fake_control_plane;
 mod hedging;
 #[path = "../examples/http_call.rs"]
 mod http_call;
+#[path = "../examples/queue_worker.rs"]
+mod queue_worker;
 #[path = "../examples/sql_statement.rs"]
 mod sql_statement;
 
@@ -26,6 +28,7 @@ fn examples_succeed() -> Result {
     custom_metrics::main()?;
     http_call::main()?;
     sql_statement::main()?;
+    queue_worker::main()?;
     fake_control_plane::main()
 }
 

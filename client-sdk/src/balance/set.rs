@@ -14,7 +14,7 @@ use tonic::transport::Uri;
 use super::endpoint::{Endpoint, Sender};
 use super::in_flight::InFlight;
 use super::tried;
-use crate::clock::Clock;
+use crate::background::clock::Clock;
 
 /// State shared by a balanced channel and its tasks.
 #[derive(Debug)]

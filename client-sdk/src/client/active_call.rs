@@ -11,7 +11,10 @@ use damper_core::{
 };
 
 use super::body_canceller::BodyCanceller;
-use crate::clock::Clock;
+use super::hand_over::Aftermath;
+#[cfg(feature = "queue")]
+use super::hand_over::Wanted;
+use crate::background::clock::Clock;
 use crate::context::Context;
 use crate::outcome::cause::{self, Cause};
 use crate::record::report::CallReport;
@@ -36,6 +39,7 @@ pub(crate) struct ActiveCall {
     is_error: bool,
     /// Avoids reading the clock, which is expensive, after the end.
     has_ended: bool,
+    aftermath: Aftermath,
 }
 
 impl ActiveCall {
@@ -59,6 +63,7 @@ impl ActiveCall {
             hang_up: BodyCanceller::default(),
             is_error: false,
             has_ended: false,
+            aftermath: Aftermath::default(),
         }
     }
 
@@ -76,6 +81,11 @@ impl ActiveCall {
     /// Sets the request to cancel when the call ends.
     pub(super) fn hang_up_at_end(&mut self, hang_up: BodyCanceller) {
         self.hang_up = hang_up;
+    }
+
+    /// Sets what follows if the call fails.
+    pub(super) fn set_aftermath(&mut self, aftermath: Aftermath) {
+        self.aftermath = aftermath;
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -117,7 +127,9 @@ impl ActiveCall {
     pub(super) fn attempt_ended(&mut self, attempt: AttemptSpan, verdict: Verdict, cause: Cause<'_>) -> Step {
         let (now, number) = (self.clock.now(), attempt.number());
         self.is_error = matches!(cause, Cause::Error(_));
+        let took = now.since(attempt.sent_at());
         let code = self.watch.attempt_ended(attempt, &verdict, now);
+        self.aftermath.attempt_failed(code, &verdict, cause, took);
         self.trail.attempt_ended(number, code, &verdict, cause, now, self.route.failures());
         self.call.attempt_ended(&self.route, number, verdict, now, fastrand::u64(..));
         self.step(now)
@@ -126,9 +138,11 @@ impl ActiveCall {
     /// Records the timeout of an attempt and returns the next step.
     pub(crate) fn attempt_timed_out(&mut self, attempt: AttemptSpan) -> Step {
         let (now, number) = (self.clock.now(), attempt.number());
+        let took = now.since(attempt.sent_at());
         self.watch.attempt_timed_out(attempt, now);
         let (code, failures) = (Code::DeadlineExceeded, self.route.failures());
         let verdict = Verdict::Failure(Failure::new(code));
+        self.aftermath.attempt_failed(code, &verdict, Cause::Over, took);
         self.trail.attempt_ended(number, code, &verdict, Cause::Over, now, failures);
         self.call.attempt_timed_out(&self.route, number, now, fastrand::u64(..));
         self.step(now)
@@ -158,6 +172,34 @@ impl ActiveCall {
         is_decided.then(|| self.trail.report(finish, self.now))
     }
 
+    /// Takes the plan to hand over the call, if there is one.
+    #[cfg(feature = "queue")]
+    pub(super) fn take_wanted(&mut self) -> Option<Wanted> {
+        self.aftermath.take_wanted()
+    }
+
+    #[cfg(feature = "queue")]
+    pub(super) fn policy(&self) -> Option<&damper_core::Policy> {
+        self.route.policy()
+    }
+
+    #[cfg(feature = "queue")]
+    pub(super) fn context(&self) -> Option<&Context> {
+        self.context.as_ref()
+    }
+
+    /// Returns the code with which a call ended.
+    #[cfg(feature = "queue")]
+    pub(super) fn code_of(&self, finish: &Finish) -> Code {
+        self.watch.code_of(finish)
+    }
+
+    /// Returns the codes that the application may see for a call that ended with this code.
+    #[cfg(feature = "queue")]
+    pub(super) fn codes_seen(&self, code: Code) -> damper_core::CodeSet {
+        cause::seen_as(code, self.is_error)
+    }
+
     fn step(&mut self, now: Time) -> Step {
         self.now = now;
         let step = self.call.next_step(&self.route, now);
@@ -170,6 +212,7 @@ impl ActiveCall {
     fn ended(&mut self, finish: &Finish, now: Time) {
         self.has_ended = true;
         self.watch.ended(finish, self.trail.sends(), now);
+        self.aftermath.ended(finish, self.trail.sends());
         self.trail.ended(finish, self.watch.code_of(finish), now, self.route.failures());
         if let Some(context) = &self.context {
             let codes = cause::seen_as(self.watch.code_of(finish), self.is_error);

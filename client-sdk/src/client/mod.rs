@@ -7,14 +7,15 @@
 //! ```
 //!
 //! `response_future` is either path until its response begins, `committed` the call that the response body
-//! owns from then on. `requests` builds the request of each attempt. Every decision is a step of
-//! `damper_core::Call`.
+//! owns from then on. `requests` builds the request of each attempt. `hand_over` lets a failed call become a
+//! job. Every decision is a step of `damper_core::Call`.
 
 mod active_call;
 mod attempt;
 mod body_canceller;
 mod committed;
 mod governed;
+mod hand_over;
 mod held_response;
 mod in_flight;
 mod layer;
@@ -26,6 +27,10 @@ mod response_future;
 mod service;
 mod slot;
 
+#[cfg(feature = "queue")]
+pub use hand_over::{HandOver, handed_over};
+#[cfg(feature = "queue")]
+pub(crate) use hand_over::{Redelivery, SeenCall};
 pub use layer::ClientLayer;
 pub use response_body::ResponseBody;
 pub use response_future::ResponseFuture;

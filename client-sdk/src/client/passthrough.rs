@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use damper_core::{Code, CodeSet, Fate, Finish, Time, Verdict};
 
-use crate::clock::Clock;
+use crate::background::clock::Clock;
 use crate::context::Context;
 use crate::metrics::{AttemptTimes, CallTimes};
 use crate::outcome::cause::{self, Cause};

@@ -58,11 +58,12 @@ impl RequestFactory {
         if call_id {
             headers::put_call_id(request.headers_mut());
         }
-        let repeated = policy.filter(|policy| policy.repeats() && asked.call.allow_repeats());
-        let kept = repeated.and_then(|policy| keep(request, policy, memory));
         let is_enforced = policy.is_some_and(|policy| policy.mode == Mode::Enforce);
+        let repeats = policy.is_some_and(Policy::repeats) && asked.call.allow_repeats();
+        let keeps = repeats || asked.keeps_request && is_enforced;
+        let kept = policy.filter(|_| keeps).and_then(|policy| keep(request, policy, memory));
         // In observe mode the request is buffered only to learn whether it could be, and sent once.
-        let head = (kept.is_some() && is_enforced).then(|| Head::of(request));
+        let head = (kept.is_some() && repeats && is_enforced).then(|| Head::of(request));
         let baggage = policy.is_some_and(|policy| policy.chain.propagate_baggage);
         let mut hang_up = BodyCanceller::default();
         if kept.is_none() && is_enforced {
@@ -82,6 +83,12 @@ impl RequestFactory {
     /// Takes the canceller of the request.
     pub(super) fn take_hang_up(&mut self) -> BodyCanceller {
         mem::take(&mut self.hang_up)
+    }
+
+    /// Returns the message of the request if it is buffered, see [`BufferedRequest::message`].
+    #[cfg(feature = "queue")]
+    pub(super) fn message(&self) -> Option<bytes::Bytes> {
+        self.kept.as_ref()?.message()
     }
 
     /// True if the request is buffered and could be retried.
@@ -128,6 +135,8 @@ pub(super) struct RequestOptions {
     /// Trace of the call.
     pub(super) trace: Option<HexId>,
     pub(super) call: CallOptions,
+    /// The request is kept even if it is not retried.
+    pub(super) keeps_request: bool,
 }
 
 impl RequestOptions {
@@ -138,7 +147,8 @@ impl RequestOptions {
         let [timeout, trace, previous] = headers::each(request.headers(), names);
         let timeout = timeout.and_then(deadline::parse);
         let call = request.extensions().get().copied().unwrap_or_default();
-        let asked = Self { timeout, trace: trace.and_then(HexId::of_traceparent), call };
+        let trace = trace.and_then(HexId::of_traceparent);
+        let asked = Self { timeout, trace, call, keeps_request: false };
         if previous.is_some() {
             request.headers_mut().remove(&headers::PREVIOUS_ATTEMPTS);
         }

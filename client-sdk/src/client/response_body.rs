@@ -62,6 +62,9 @@ struct Rest<B: Body> {
     end: Option<End>,
     /// Report of the call, if it has ended.
     report: Option<CallReport>,
+    /// Job that the call has become.
+    #[cfg(feature = "queue")]
+    job: Option<http::HeaderValue>,
 }
 
 impl<B> ResponseBody<B>
@@ -86,7 +89,7 @@ where
     /// Returns a held response that is released before its end.
     pub(super) fn released(held: HeldResponse<B>, call: CommittedCall) -> Response<Self> {
         let HeldResponse { head, body, kept, .. } = held;
-        let rest = Box::new(Rest { kept, body: Some(body), end: None, report: None });
+        let rest = Box::new(Rest { body: Some(body), ..Rest::of(kept, None) });
         head.map(|()| Self { inner: Inner::WasHeld { rest }, call: Some(call) })
     }
 
@@ -98,7 +101,7 @@ where
             HeldEnd::Error(error) => End::Error(error),
             HeldEnd::Bare | HeldEnd::TooLong => End::Bare,
         });
-        let rest = Box::new(Rest { kept, body: None, end, report: None });
+        let rest = Box::new(Rest::of(kept, end));
         head.map(|()| Self { inner: Inner::WasHeld { rest }, call: None })
     }
 
@@ -112,6 +115,23 @@ where
             rest.report = Some(report);
         } else {
             report.add_to(response.headers_mut());
+        }
+    }
+
+    /// Returns true if the response can carry the id of a job to the application.
+    #[cfg(feature = "queue")]
+    pub(super) fn can_name_a_job(&self) -> bool {
+        let Inner::WasHeld { rest } = &self.inner else { return true };
+        matches!(rest.end, Some(End::Trailers(_) | End::Error(_)))
+    }
+
+    /// Adds the id of the job that the call has become, where [`report`](Self::report) adds the report.
+    #[cfg(feature = "queue")]
+    pub(super) fn name_job(response: &mut Response<Self>, job: &http::HeaderValue) {
+        if let Inner::WasHeld { rest } = &mut response.body_mut().inner {
+            rest.job = Some(job.clone());
+        } else {
+            response.headers_mut().insert(&headers::JOB, job.clone());
         }
     }
 
@@ -205,9 +225,25 @@ impl<B: Body> Inner<B> {
 }
 
 impl<B: Body> Rest<B> {
+    fn of(kept: VecDeque<B::Data>, end: Option<End>) -> Self {
+        Self {
+            kept,
+            body: None,
+            end,
+            report: None,
+            #[cfg(feature = "queue")]
+            job: None,
+        }
+    }
+
     /// Takes the end as the application's frame.
     fn take_end<D>(&mut self) -> Option<Result<Frame<D>, BoxError>> {
-        self.end.take()?.into_frame(self.report)
+        let frame = self.end.take()?.into_frame(self.report)?;
+        #[cfg(feature = "queue")]
+        if let Some(job) = self.job.take() {
+            return Some(with_job(frame, &job));
+        }
+        Some(frame)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -277,6 +313,15 @@ impl End {
             Self::Bare | Self::Cut => None,
         }
     }
+}
+
+#[cfg(feature = "queue")]
+fn with_job<D>(frame: Result<Frame<D>, BoxError>, job: &http::HeaderValue) -> Result<Frame<D>, BoxError> {
+    let mut frame = frame.map_err(|error| report::with_job(error, job))?;
+    if let Some(trailers) = frame.trailers_mut() {
+        trailers.insert(&headers::JOB, job.clone());
+    }
+    Ok(frame)
 }
 
 /// Ends the call of a body that ended without trailers. This is never the engine's time limit: the

@@ -4,6 +4,7 @@
 //! service is ready; see the passthrough path.
 
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll};
 
@@ -14,6 +15,7 @@ use tower_service::Service;
 
 use super::active_call::ActiveCall;
 use super::governed::GovernedFuture;
+use super::hand_over::Aftermath;
 use super::in_flight::RequestInFlight;
 use super::local_response::LocalResponse;
 use super::passthrough::PassthroughCall;
@@ -21,7 +23,7 @@ use super::requests::{self, RequestFactory, RequestOptions};
 use super::response_body::ResponseBody;
 use super::response_future::{PassthroughFuture, ResponseFuture};
 use super::slot::CallSlot;
-use crate::clock::Clock;
+use crate::background::clock::Clock;
 use crate::context::Context;
 use crate::outcome::verdict::BoxError;
 use crate::record::telemetry::{CallSpan, Protocol};
@@ -83,13 +85,17 @@ impl<S> ClientService<S> {
         route: Arc<RouteHandle>,
         context: Option<Context>,
         request: &mut Request<Body>,
+        aftermath: Option<Aftermath>,
     ) -> (CallSlot, Step) {
-        let asked = RequestOptions::of(request);
+        let mut asked = RequestOptions::of(request);
+        let aftermath =
+            aftermath.unwrap_or_else(|| Aftermath::of(request, &self.engine, &self.callee, context.as_ref()));
+        asked.keeps_request = aftermath.keeps_request();
         let (memory, policy) = (self.engine.memory(), route.policy());
         let mut requests = RequestFactory::new(request, policy, memory, self.external, &asked);
         let clock = self.engine.clock();
-        let replayable = requests.are_replayable();
-        let start = CallStart { replayable, ..start(&context, &asked, clock) };
+        let (replayable, sends_before) = (requests.are_replayable(), aftermath.sends_before());
+        let start = CallStart { replayable, sends_before, ..start(&context, &asked, clock) };
         let watch = CallSpan::begin(Protocol::Grpc, &route, &self.callee, method_of(request), start.now);
         let ids = Ids { trace: asked.trace, call: requests.call_id(request) };
         let records = (watch, AttemptTrail::begin(ids, start.now));
@@ -98,6 +104,7 @@ impl<S> ClientService<S> {
         let mut calling = CallSlot::begin(call, requests, self.external);
         calling.call.limit_attempts(asked.call.attempts());
         calling.call.hang_up_at_end(hang_up);
+        calling.call.set_aftermath(aftermath);
         let step = calling.call.first_step();
         calling.refusal = is_killed(&step).then(|| self.refusal(method_of(request), start.now));
         (calling, step)
@@ -143,18 +150,40 @@ where
     fn call(&mut self, mut request: Request<Body>) -> ResponseFuture<S, B> {
         let route = self.engine.route(&self.callee, method_of(&request));
         let context = self.context(&request, &route);
-        let is_ready = std::mem::take(&mut self.is_ready);
+        let is_ready = mem::take(&mut self.is_ready);
         match self.pass(route, context, &mut request) {
             Ok(call) => {
                 let sending = RequestInFlight::begin(&mut self.inner, is_ready, request);
                 ResponseFuture::passing(PassthroughFuture::new(sending, call))
             }
             Err((route, context)) => {
-                let (calling, step) = self.govern(route, context, &mut request);
+                let (calling, step) = self.govern(route, context, &mut request, None);
                 let call = GovernedFuture::begin(calling, step, request, &mut self.inner, is_ready);
                 ResponseFuture::governed(call)
             }
         }
+    }
+}
+
+#[cfg(feature = "queue")]
+impl<S, B> ClientService<S>
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone,
+    S::Error: Into<BoxError>,
+    B: http_body::Body,
+    B::Error: Into<BoxError>,
+{
+    /// Sends the request of a job.
+    pub(crate) fn deliver(
+        &mut self,
+        mut request: Request<Body>,
+        redelivery: super::hand_over::Redelivery,
+    ) -> ResponseFuture<S, B> {
+        let route = self.engine.route(&self.callee, method_of(&request));
+        let context = self.context(&request, &route);
+        let aftermath = Aftermath::of_delivery(redelivery);
+        let (calling, step) = self.govern(route, context, &mut request, Some(aftermath));
+        ResponseFuture::governed(GovernedFuture::begin(calling, step, request, &mut self.inner, false))
     }
 }
 

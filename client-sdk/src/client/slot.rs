@@ -15,7 +15,7 @@ use super::active_call::ActiveCall;
 use super::body_canceller::BodyCanceller;
 use super::local_response::LocalResponse;
 use super::requests::RequestFactory;
-use crate::clock::Timer;
+use crate::background::clock::Timer;
 use crate::outcome::cause::Cause;
 use crate::record::telemetry::AttemptSpan;
 use crate::routes::kills::KillWaker;

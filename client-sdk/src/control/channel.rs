@@ -20,11 +20,11 @@ use crate::headers;
 
 /// A channel whose responses have no status details.
 #[derive(Clone, Debug)]
-pub(super) struct SafeChannel(pub(super) Channel);
+pub(crate) struct SafeChannel(pub(crate) Channel);
 
 /// Body of such a response.
 #[derive(Debug)]
-pub(super) struct SafeBody(Body);
+pub(crate) struct SafeBody(Body);
 
 impl Service<Request<Body>> for SafeChannel {
     type Response = Response<SafeBody>;

@@ -40,6 +40,12 @@ use self::overrides::Override;
 use self::persist::Persister;
 use self::state_file::StateFile;
 pub use self::status::{NotReady, Source, Status};
+#[cfg(feature = "queue")]
+pub(crate) use self::{
+    channel::SafeChannel,
+    opening::{ConnectError, Connector, OPEN_WITHIN, error_of, hide},
+    reconnect::Replicas,
+};
 use crate::options::Settings;
 use crate::routes::Runtime;
 

@@ -1,8 +1,8 @@
-//! Opens a stream: name lookup, files, connection, TLS, hello.
+//! Opens a connection and the stream of rules: name lookup, files, connection, TLS, hello.
 //!
-//! Files are read for every stream, so renewed certificates and tokens need no restart. Lookups and file
-//! reads run on separate threads, and each step has a limit. The token is sent only on this RPC and removed
-//! from all texts of the server, which may echo it.
+//! Files are read for every connection, so renewed certificates and tokens need no restart. Lookups and file
+//! reads run on separate threads, and each step has a limit. The token is sent only to control planes and
+//! removed from all texts of the server, which may echo it.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use damper_core::feature;
-use damper_endpoint::{Opening, Token, address, problem};
+use damper_endpoint::{Access, Opening, Token, address, problem};
 use damper_proto::v1;
 use damper_proto::v1::client_message::Kind as FromUs;
 use damper_proto::v1::distribution_client::DistributionClient;
@@ -27,7 +27,7 @@ use tower_service::Service;
 
 use super::applier::Position;
 use super::channel::SafeChannel;
-use super::reconnect::Replica;
+use super::reconnect::{ReconnectStep, Replica, Replicas};
 use super::refusals::at_most;
 use super::stream::message;
 use super::{ControlContext, SDK_VERSION, mode_to_wire};
@@ -37,7 +37,7 @@ use crate::background::worker::TimedThread;
 /// Limit of each step: lookup, files, connection with TLS handshake.
 const STEP_WITHIN: Duration = Duration::from_secs(5);
 /// Limit of all steps, including hello and response headers.
-const OPEN_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const OPEN_WITHIN: Duration = Duration::from_secs(10);
 /// Messages queued for a server that does not read.
 const OUTBOX: usize = 16;
 
@@ -46,16 +46,16 @@ pub(super) type StreamHalves = (mpsc::Sender<v1::ClientMessage>, Streaming<v1::S
 
 /// Reason why there is no stream.
 #[derive(Debug)]
-pub(super) enum ConnectError {
+pub(crate) enum ConnectError {
     /// The server denies access; an operator must act.
     Denied(Code, String),
     /// Any other reason.
     Failed(String),
 }
 
-/// Opens streams, one after another.
+/// Opens connections, one after another.
 #[derive(Debug, Default)]
-pub(super) struct Connector {
+pub(crate) struct Connector {
     names: Names,
     /// By endpoint: files read for one do not apply to another.
     files: HashMap<Uri, TimedThread<Result<Opening, String>>>,
@@ -64,12 +64,26 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Returns the addresses of an endpoint.
-    ///
-    /// # Errors
-    /// The lookup failed.
-    pub(super) async fn look_up(&mut self, endpoint: &Uri) -> Result<Vec<SocketAddr>, String> {
-        self.names.look_up(address::host(endpoint), address::port(endpoint), STEP_WITHIN).await
+    /// Returns the replica to try, or the endpoint whose lookup failed, with the problem; `None` without
+    /// endpoints.
+    pub(crate) async fn next(
+        &mut self,
+        replicas: &mut Replicas,
+    ) -> Option<Result<Replica, (String, String)>> {
+        loop {
+            let endpoint = match replicas.turn()? {
+                ReconnectStep::Ask(replica) => return Some(Ok(replica)),
+                ReconnectStep::LookUp(endpoint) => endpoint,
+            };
+            let (host, port) = (address::host(&endpoint), address::port(&endpoint));
+            match self.names.look_up(host, port, STEP_WITHIN).await {
+                Ok(addresses) if addresses.is_empty() => {
+                    return Some(Err((endpoint.to_string(), "name has no address".to_owned())));
+                }
+                Ok(addresses) => replicas.found(&endpoint, addresses),
+                Err(problem) => return Some(Err((endpoint.to_string(), problem))),
+            }
+        }
     }
 
     /// Opens a stream and sends the hello.
@@ -92,19 +106,14 @@ impl Connector {
         shared: &Arc<ControlContext>,
         replica: &Replica,
     ) -> Result<StreamHalves, ConnectError> {
-        let Opening { endpoint, token } = self.read(shared, &replica.endpoint).await?;
-        let connecting = endpoint.connect_timeout(STEP_WITHIN);
-        let connected = connecting.connect_with_connector(Dial(replica.address)).await;
-        let channel = connected
-            .map_err(|error| problem::of(&error).unwrap_or_else(|| problem::with_sources(&error)))?;
+        let channel = self.connect(&shared.settings.access, replica).await?;
         let (outbox, messages) = mpsc::channel(OUTBOX);
         outbox.try_send(message(FromUs::Hello(hello(shared)))).map_err(|error| error.to_string())?;
         let mut request = Request::new(ReceiverStream::new(messages));
-        if let Some(token) = &token {
+        if let Some(token) = &self.token {
             request.metadata_mut().insert("authorization", token.bearer());
         }
-        self.token = token;
-        let answer = DistributionClient::new(SafeChannel(channel)).subscribe(request).await;
+        let answer = DistributionClient::new(channel).subscribe(request).await;
         let is_tls = address::is_tls(&replica.endpoint);
         let has_certificate = shared.settings.access.has_certificate();
         let inbox = answer.map_err(|status| match lost(&status, is_tls, has_certificate) {
@@ -114,54 +123,50 @@ impl Connector {
         Ok((outbox, inbox.into_inner()))
     }
 
+    /// Connects to a replica.
+    ///
+    /// # Errors
+    /// A file cannot be used, or there is no connection.
+    pub(crate) async fn connect(
+        &mut self,
+        access: &Access,
+        replica: &Replica,
+    ) -> Result<SafeChannel, String> {
+        let Opening { endpoint, token } = self.read(access, &replica.endpoint).await?;
+        let connecting = endpoint.connect_timeout(STEP_WITHIN);
+        let connected = connecting.connect_with_connector(Dial(replica.address)).await;
+        let channel = connected
+            .map_err(|error| problem::of(&error).unwrap_or_else(|| problem::with_sources(&error)))?;
+        self.token = token;
+        Ok(SafeChannel(channel))
+    }
+
     /// Reads the TLS and token files.
     ///
     /// # Errors
     /// A file cannot be used.
-    pub(super) async fn read(
-        &mut self,
-        shared: &Arc<ControlContext>,
-        endpoint: &Uri,
-    ) -> Result<Opening, String> {
-        if !shared.settings.access.reads_files(endpoint) {
-            return shared.settings.access.open(endpoint);
+    pub(super) async fn read(&mut self, access: &Access, endpoint: &Uri) -> Result<Opening, String> {
+        if !access.reads_files(endpoint) {
+            return access.open(endpoint);
         }
         let files = self.files.entry(endpoint.clone()).or_default();
-        let (reader, endpoint) = (Arc::clone(shared), endpoint.clone());
-        let reading = files.within(STEP_WITHIN, move || reader.settings.access.open(&endpoint));
+        let (access, endpoint) = (access.clone(), endpoint.clone());
+        let reading = files.within(STEP_WITHIN, move || access.open(&endpoint));
         reading.await.map_err(|problem| format!("TLS and token files: {problem}"))?
     }
 
     /// Converts a status from the server, or a broken connection.
     pub(super) fn error_of(&self, status: &Status) -> ConnectError {
-        if let Some(problem) = std::error::Error::source(status).and_then(problem::of) {
-            return ConnectError::Failed(problem);
-        }
-        let words = self.hide(status.message());
-        let advice = match (status.code(), &self.token) {
-            (Code::Unauthenticated, None) => "set a token (Options::token_file, DAMPER_TOKEN_FILE)",
-            (Code::Unauthenticated, Some(_)) => "check the token (Options::token_file, DAMPER_TOKEN_FILE)",
-            (Code::PermissionDenied, _) => {
-                "use a token with role agent or a client certificate for this service"
-            }
-            (Code::Unimplemented, _) => {
-                let problem = "not a Damper control plane; check the port";
-                let words = if words.is_empty() { words } else { format!(": {words}") };
-                return ConnectError::Failed(format!("{problem} (Unimplemented{words})"));
-            }
-            (code, _) => return ConnectError::Failed(format!("{code:?}: {words}")),
-        };
-        let code = status.code();
-        ConnectError::Denied(code, format!("access denied by the control plane: {code:?}: {words}; {advice}"))
+        error_of(status, self.token.as_ref())
     }
 
     /// Removes the token from a text of the server.
     pub(super) fn hide(&self, text: &str) -> String {
-        self.token.as_ref().map_or_else(|| text.to_owned(), |token| token.hide_in(text))
+        hide(text, self.token.as_ref())
     }
 
     /// Returns the token sent last.
-    pub(super) fn shown(&self) -> Option<&Token> {
+    pub(crate) fn shown(&self) -> Option<&Token> {
         self.token.as_ref()
     }
 }
@@ -170,6 +175,32 @@ impl From<String> for ConnectError {
     fn from(problem: String) -> Self {
         Self::Failed(problem)
     }
+}
+
+/// Converts a status from the server, or a broken connection. The text does not contain the token.
+pub(crate) fn error_of(status: &Status, token: Option<&Token>) -> ConnectError {
+    if let Some(problem) = std::error::Error::source(status).and_then(problem::of) {
+        return ConnectError::Failed(problem);
+    }
+    let words = hide(status.message(), token);
+    let advice = match (status.code(), token) {
+        (Code::Unauthenticated, None) => "set a token (Options::token_file, DAMPER_TOKEN_FILE)",
+        (Code::Unauthenticated, Some(_)) => "check the token (Options::token_file, DAMPER_TOKEN_FILE)",
+        (Code::PermissionDenied, _) => "use a token with role agent or a client certificate for this service",
+        (Code::Unimplemented, _) => {
+            let problem = "not a Damper control plane; check the port";
+            let words = if words.is_empty() { words } else { format!(": {words}") };
+            return ConnectError::Failed(format!("{problem} (Unimplemented{words})"));
+        }
+        (code, _) => return ConnectError::Failed(format!("{code:?}: {words}")),
+    };
+    let code = status.code();
+    ConnectError::Denied(code, format!("access denied by the control plane: {code:?}: {words}; {advice}"))
+}
+
+/// Removes the token from a text of the server.
+pub(crate) fn hide(text: &str, token: Option<&Token>) -> String {
+    token.map_or_else(|| text.to_owned(), |token| token.hide_in(text))
 }
 
 /// Returns a hint for a connection that closed before its first response.

@@ -45,6 +45,8 @@ pub(crate) async fn publish(engine: &Runtime) {
             turns.done().await;
         }
     }
+    #[cfg(feature = "queue")]
+    publish_hand_overs(engine);
     for (method, served) in engine.methods().all() {
         publish_served(&Series(vec![into_label((METHOD_LABEL, method.into()))]), &served);
         turns.done().await;
@@ -117,6 +119,14 @@ fn publish_served(method: &Series, served: &Served) {
     method.export(SERVER_WOULD_SHED_REPEATS, [], served.would_be_shed());
 }
 
+#[cfg(feature = "queue")]
+fn publish_hand_overs(engine: &Runtime) {
+    let process = Series(Vec::new());
+    for (result, value) in ["accepted", "failed", "orphan"].into_iter().zip(engine.hand_overs().read()) {
+        process.export_nonzero(HAND_OVERS, [(RESULT_LABEL, result)], value);
+    }
+}
+
 fn describe() {
     for (name, text) in [
         (CALLS, "Calls that ended, by fate"),
@@ -129,6 +139,7 @@ fn describe() {
         (WOULD_HEDGES, "Hedges that observe mode would have sent"),
         (NO_CONTEXT_CALLS, "Calls without a request context, in a process that serves requests"),
         (OUTER_LOOP_CALLS, "Calls repeated after the route had failed in the same request"),
+        (HAND_OVERS, "Failed calls that were to become jobs, by result"),
         (SERVER_FIRST_SENDS, "Requests served that were no retries"),
         (SERVER_REPEATS, "Retries received, by source"),
         (SERVER_SHED_REPEATS, "Retries that a repeat limit rejected"),

@@ -34,7 +34,7 @@ const MAX_ADDRESSES: usize = 32;
 
 /// The replicas and the state of the present round.
 #[derive(Debug)]
-pub(super) struct Replicas {
+pub(crate) struct Replicas {
     endpoints: Vec<Uri>,
     /// Endpoints to look up in this round; the next one is last.
     to_look_up: Vec<Uri>,
@@ -50,7 +50,7 @@ pub(super) struct Replicas {
 
 /// One address of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Replica {
+pub(crate) struct Replica {
     pub(super) endpoint: Uri,
     pub(super) address: SocketAddr,
 }
@@ -64,7 +64,7 @@ pub(super) enum ReconnectStep {
 }
 
 impl Replicas {
-    pub(super) fn new(endpoints: Vec<Uri>) -> Self {
+    pub(crate) fn new(endpoints: Vec<Uri>) -> Self {
         let mut replicas = Self {
             endpoints,
             to_look_up: Vec::new(),
@@ -104,18 +104,18 @@ impl Replicas {
     }
 
     /// Returns the wait after a failed replica: zero within a round.
-    pub(super) fn after_miss(&mut self) -> Duration {
+    pub(crate) fn after_miss(&mut self) -> Duration {
         self.all_denied = false;
         self.after_turn()
     }
 
     /// Returns the wait after a replica that denied access: zero within a round, as another one may accept.
-    pub(super) fn after_denial(&mut self) -> Duration {
+    pub(crate) fn after_denial(&mut self) -> Duration {
         self.after_turn()
     }
 
     /// Returns the wait after a stream that delivered rules and lasted this long.
-    pub(super) fn after_stream(&mut self, lasted: Duration) -> Duration {
+    pub(crate) fn after_stream(&mut self, lasted: Duration) -> Duration {
         self.begin_round();
         self.after_rounds = ReconnectBackoff::up_to(LONGEST);
         if lasted >= LASTING {

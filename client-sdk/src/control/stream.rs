@@ -19,7 +19,7 @@ use tonic::{Code, Streaming};
 
 use super::applier::{ApplyOutcome, KillMessage, Position, Response};
 use super::opening::{ConnectError, Connector};
-use super::reconnect::{ReconnectStep, Replica, Replicas};
+use super::reconnect::{Replica, Replicas};
 use super::refusals::{Short, at_most, note};
 use super::report::Reporter;
 use super::{ControlContext, Stop};
@@ -48,12 +48,12 @@ pub(super) async fn run(shared: &Arc<ControlContext>, mut stop: Stop) {
     };
     loop {
         let turn = tokio::select! {
-            turn = following.next() => turn,
+            turn = following.opener.next(&mut following.replicas) => turn,
             () = stop.stopped() => return,
         };
         let (endpoint, (replica, ended)) = match turn {
             None => return,
-            Some(Err(unknown)) => (None, unknown),
+            Some(Err((name, problem))) => (None, (name, Ended::Missed(ConnectError::Failed(problem)))),
             Some(Ok(replica)) => match following.follow(&replica, &mut stop).await {
                 None => return,
                 Some(ended) => (Some(replica.endpoint.clone()), (replica.to_string(), ended)),
@@ -90,28 +90,6 @@ struct Following<'a> {
 }
 
 impl Following<'_> {
-    /// Returns the replica to try, or the endpoint whose lookup failed; `None` without endpoints.
-    async fn next(&mut self) -> Option<Result<Replica, (String, Ended)>> {
-        loop {
-            let endpoint = match self.replicas.turn()? {
-                ReconnectStep::Ask(replica) => return Some(Ok(replica)),
-                ReconnectStep::LookUp(endpoint) => endpoint,
-            };
-            let found = self.opener.look_up(&endpoint).await;
-            let found = found.and_then(|addresses| match addresses.is_empty() {
-                true => Err("name has no address".to_owned()),
-                false => Ok(addresses),
-            });
-            match found {
-                Ok(addresses) => self.replicas.found(&endpoint, addresses),
-                Err(problem) => {
-                    let name = endpoint.to_string();
-                    return Some(Err((name, Ended::Missed(ConnectError::Failed(problem)))));
-                }
-            }
-        }
-    }
-
     /// Runs a stream until it breaks; `None` if stopped.
     async fn follow(&mut self, replica: &Replica, stop: &mut Stop) -> Option<Ended> {
         self.shared.applier().begin_stream();
@@ -196,7 +174,7 @@ impl Following<'_> {
         let Some(endpoint) = endpoint else { return std::future::pending().await };
         loop {
             tokio::time::sleep(LOOK_FOR_TOKEN_EVERY).await;
-            let found = self.opener.read(self.shared, &endpoint).await;
+            let found = self.opener.read(&self.shared.settings.access, &endpoint).await;
             if found.is_ok_and(|opening| opening.token.as_ref() != self.opener.shown()) {
                 return;
             }

@@ -25,6 +25,10 @@
 //! | [`damper.server.shed_repeats`](SERVER_SHED_REPEATS) | | retries that a repeat limit rejected |
 //! | [`damper.server.would_shed_repeats`](SERVER_WOULD_SHED_REPEATS) | | retries that an observed limit would have rejected |
 //!
+//! With the feature `queue`, [`damper.hand_overs`](HAND_OVERS) counts the failed calls of the process that were
+//! to become jobs, with the label `result`: `accepted`, `failed`, or `orphan`, a failed one whose job may run
+//! all the same.
+//!
 //! Counters of the server layer only have the label `grpc.method`. A counter with a further label appears
 //! with its first value, as do `would_hedges` and the two after it.
 //!
@@ -92,6 +96,8 @@ pub const SERVER_REPEATS: &str = "damper.server.repeats";
 pub const SERVER_SHED_REPEATS: &str = "damper.server.shed_repeats";
 /// Counter: retries that an observed repeat limit would have rejected.
 pub const SERVER_WOULD_SHED_REPEATS: &str = "damper.server.would_shed_repeats";
+/// Counter: failed calls that were to become jobs, by `result`.
+pub const HAND_OVERS: &str = "damper.hand_overs";
 /// Histogram: seconds from a call's first attempt to the end of its response.
 pub const CALL_DURATION: &str = "damper.call.duration";
 /// Histogram: seconds from sending an attempt to its end, as in gRFC A66.
@@ -111,3 +117,5 @@ pub const FATE_LABEL: &str = "fate";
 pub const WOULD_LABEL: &str = "would";
 /// Label: which software sent a retry.
 pub const SOURCE_LABEL: &str = "source";
+/// Label: result of a hand-over.
+pub const RESULT_LABEL: &str = "result";

@@ -90,6 +90,19 @@ fn of_reqwest(error: &reqwest::Error) -> Option<(Verdict, Repeat)> {
     is_local.then_some((Verdict::Local, Repeat::Never))
 }
 
+/// Returns true if there was no connection.
+#[cfg(feature = "queue")]
+pub(crate) fn is_not_connected(error: &(dyn Error + 'static)) -> bool {
+    let mut link = Some(error);
+    while let Some(error) = link {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        link = error.source();
+    }
+    false
+}
+
 /// Returns true if a single stream failed rather than the whole connection.
 pub(crate) fn is_of_stream(error: &(dyn Error + 'static)) -> bool {
     let mut link = Some(error);
@@ -137,6 +150,7 @@ fn transport_fault(error: &(dyn Error + 'static)) -> Option<TransportFault> {
     }
 }
 
-fn code_of(status: &tonic::Status) -> Code {
+/// Returns the code of a status.
+pub(crate) fn code_of(status: &tonic::Status) -> Code {
     u32::try_from(i32::from(status.code())).ok().and_then(Code::from_number).unwrap_or(Code::Unknown)
 }

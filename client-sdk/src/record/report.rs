@@ -6,11 +6,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use damper_core::{Ending, Finish};
+use damper_core::{Code, Ending, Finish};
 use http::{HeaderMap, HeaderValue};
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 
+use crate::context::Context;
 use crate::headers;
 use crate::outcome::BoxError;
 
@@ -40,6 +41,12 @@ pub fn fate(status: &Status) -> Option<CallReport> {
 impl CallReport {
     pub(crate) fn new(finish: &Finish, attempts: u32, elapsed: Duration) -> Self {
         Self { ending: finish.ending, attempts, elapsed, is_final: finish.marks_context }
+    }
+
+    /// Returns the report of a call that layers above must not retry.
+    #[cfg(feature = "queue")]
+    pub(crate) fn as_final(self) -> Self {
+        Self { is_final: true, ..self }
     }
 
     /// Returns true if layers above must not retry the call.
@@ -87,12 +94,32 @@ impl CallReport {
     }
 }
 
+/// Returns true if an error response with these headers or trailers must ask layers above not to retry: if it
+/// is the failure of a call that must not be retried, or if its origin is unknown and such a call marked the
+/// context. Removes the report of the call.
+pub(crate) fn take_no_more_retry(fields: &mut HeaderMap, code: Code, context: &Context) -> bool {
+    let call = fields.remove(&headers::FATE).and_then(|value| CallReport::read(value.as_bytes()));
+    let chain = context.chain();
+    call.map_or_else(|| chain.no_more_retry(code), |call| chain.no_more_retry_of_call(call.is_final()))
+}
+
 /// Adds the report of the call to its error.
 pub(crate) fn in_error(report: Option<CallReport>, error: BoxError) -> BoxError {
     match report {
         Some(report) => report.in_error(error),
         None => error,
     }
+}
+
+/// Adds the id of a job to the error of the call that has become it. The error is the source of the status
+/// that tonic would make of it.
+#[cfg(feature = "queue")]
+pub(crate) fn with_job(error: BoxError, job: &HeaderValue) -> BoxError {
+    let mut status = Status::from_error(error);
+    if let Ok(job) = MetadataValue::try_from(job.as_bytes()) {
+        status.metadata_mut().insert(headers::JOB.as_str(), job);
+    }
+    status.into()
 }
 
 const FINAL: &str = "final";

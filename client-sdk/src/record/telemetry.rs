@@ -15,7 +15,7 @@ use damper_core::{Answer, AttemptKind, Code, Fate, Finish, Route, SendAttempt, T
 use tracing::Span;
 use tracing::field::{Empty, display};
 
-use crate::clock::Clock;
+use crate::background::clock::Clock;
 use crate::metrics::{AttemptTimes, CallTimes};
 use crate::routes::{Callee, RouteHandle};
 
@@ -167,6 +167,10 @@ impl AttemptSpan {
 
     pub(crate) fn span(&self) -> &Span {
         &self.span
+    }
+
+    pub(crate) fn sent_at(&self) -> Time {
+        self.sent_at
     }
 
     /// Ends the attempt because the call ended without it: another attempt was first, or the deadline has

@@ -8,6 +8,8 @@
 //! This module makes no decisions; see `damper_core::Call`.
 
 pub(crate) mod failed_calls;
+#[cfg(feature = "queue")]
+pub(crate) mod kept_calls;
 pub(crate) mod kills;
 pub(crate) mod replay;
 mod route;
@@ -27,8 +29,8 @@ use http::Request;
 use self::failed_calls::FailureQuota;
 use self::kills::ActiveKills;
 use self::replay::ReplayBudget;
+use crate::background::clock::Clock;
 use crate::balance::Channels;
-use crate::clock::Clock;
 use crate::context::Context;
 use crate::metrics::{self, CallTimes, Detail};
 
@@ -50,6 +52,8 @@ pub(crate) struct Runtime {
     is_full: AtomicBool,
     kills: ActiveKills,
     registry: Mutex<Registry>,
+    #[cfg(feature = "queue")]
+    kept: kept_calls::KeptCalls,
 }
 
 #[derive(Debug, Default)]
@@ -91,6 +95,8 @@ impl Runtime {
             is_full: AtomicBool::new(false),
             kills: ActiveKills::default(),
             registry: Mutex::default(),
+            #[cfg(feature = "queue")]
+            kept: kept_calls::KeptCalls::default(),
         })
     }
 

@@ -29,6 +29,9 @@ const BUFFER: usize = 8 << 10;
 const COPIES_FROM: usize = MAX_MEMORY / 2;
 /// Longer chunks are not copied: they waste little of their buffer.
 const SHORT: usize = BUFFER / 2;
+/// A gRPC message begins with one byte of flags and four of length.
+#[cfg(feature = "queue")]
+const FRAME: usize = 5;
 /// Limit of the chunks per call: chunks can be empty, so bytes alone would not bound them.
 const MAX_CHUNKS: usize = 1_024;
 
@@ -132,6 +135,20 @@ impl BufferedRequest {
     pub(crate) fn body(&self) -> Body {
         let Chunks { first, more, bytes } = self.chunks.clone();
         Body::new(ReplayedBody { first, more: more.into_iter(), left: bytes, exact: self.exact })
+    }
+
+    /// Returns the message of a unary request, without its frame; `None` for a request of several messages or
+    /// a compressed one, which its receiver could not read without its headers.
+    #[cfg(feature = "queue")]
+    pub(crate) fn message(&self) -> Option<Bytes> {
+        let mut whole = match (&self.chunks.first, self.chunks.more.as_slice()) {
+            (Some(first), []) => first.clone(),
+            _ => self.chunks.iter().flatten().copied().collect(),
+        };
+        let frame = (whole.len() >= FRAME).then(|| whole.split_to(FRAME))?;
+        let (flags, length) = frame.split_first()?;
+        let length = u32::from_be_bytes(length.try_into().ok()?);
+        (*flags == 0 && usize::try_from(length) == Ok(whole.len())).then_some(whole)
     }
 }
 

@@ -6,7 +6,7 @@ use super::peer::{Peer, Reply, ScriptedBody, begun, data, ok, trailers, unavaila
 use super::*;
 
 /// Three attempts on one method with held responses.
-fn holding(replay_limit: u32) -> Arc<Runtime> {
+pub(crate) fn holding(replay_limit: u32) -> Arc<Runtime> {
     let policy = Policy { hold_unary: true, replay_limit, ..enforce() };
     let mut pattern = Pattern::parse("*", "*", "*", "*").unwrap();
     pattern.callee_method = MethodPart::Exact(METHOD.trim_start_matches('/').to_owned());
@@ -16,7 +16,7 @@ fn holding(replay_limit: u32) -> Arc<Runtime> {
 }
 
 /// A gRPC message of four bytes, then a status.
-fn message_then(status: &'static str) -> Reply {
+pub(crate) fn message_then(status: &'static str) -> Reply {
     begun(ScriptedBody::over([data("\0\0\0\0\u{4}"), data("pong"), trailers(&[("grpc-status", status)])]))
 }
 

@@ -8,14 +8,14 @@ mod chain;
 mod engine;
 mod failures;
 mod hedges;
-mod held;
+pub(crate) mod held;
 mod kills;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod operations;
 mod options;
 mod passing;
-mod peer;
+pub(crate) mod peer;
 mod repeats;
 mod reports;
 mod spans;

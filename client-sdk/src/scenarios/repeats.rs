@@ -8,7 +8,8 @@ use http::HeaderValue;
 
 use super::peer::{Peer, ok};
 use super::*;
-use crate::{Context, ServerLayer, clock};
+use crate::background::clock;
+use crate::{Context, ServerLayer};
 
 type Marks = &'static [(&'static str, &'static str)];
 

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::context::Context;
 use crate::headers;
-use crate::record::report::CallReport;
+use crate::record::report;
 use crate::routes::Runtime;
 
 const YES: HeaderValue = HeaderValue::from_static(chain::NO_MORE_RETRY_VALUE);
@@ -85,20 +85,15 @@ impl ErrorReply {
         answer
     }
 
-    /// Adds the flag to headers or trailers with an error: if they are the failure of a call that must not be
-    /// retried, or if their origin is unknown and such a call marked the context. Removes the report of the
-    /// call: it stays in the process.
+    /// Adds the flag to headers or trailers with an error that must not be retried.
     pub(super) fn flag(&self, fields: &mut HeaderMap) {
         let status = headers::bytes(fields, &headers::GRPC_STATUS);
         let code = status.map_or(Code::Ok, classify::code_of_status);
         if code == Code::Ok {
             return;
         }
-        let call = fields.remove(&headers::FATE).and_then(|value| CallReport::read(value.as_bytes()));
-        let chain = self.context.chain();
-        if !call
-            .map_or_else(|| chain.no_more_retry(code), |call| chain.no_more_retry_of_call(call.is_final()))
-        {
+        // The report stays in the process.
+        if !report::take_no_more_retry(fields, code, &self.context) {
             return;
         }
         if !self.edge {

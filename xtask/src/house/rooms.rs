@@ -42,7 +42,6 @@ pub(crate) const LEVELS: [Level; 16] = [
         enforced: true,
         most: 16,
         rooms: &[
-            "clock",
             "background",
             "headers",
             "context",
@@ -56,6 +55,7 @@ pub(crate) const LEVELS: [Level; 16] = [
             "http",
             "control",
             "client",
+            "queue",
             "server",
             "damper",
         ],
@@ -70,6 +70,7 @@ pub(crate) const LEVELS: [Level; 16] = [
             "in_flight",
             "held_response",
             "attempt",
+            "hand_over",
             "active_call",
             "requests",
             "slot",

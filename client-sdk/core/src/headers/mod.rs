@@ -33,6 +33,10 @@ pub const HTTP_TIMEOUT: &str = "damper-timeout";
 /// Equal on all attempts of a call, so that handlers can recognise retries.
 pub const CALL_ID: &str = "damper-call";
 
+/// Id of a job. On a request: the job of which it is a delivery. On the failure of a call within the process
+/// of the caller: the job that the call has become. No peer's response sets it.
+pub const JOB: &str = "damper-job";
+
 /// How a call ended, on its failure within the process of the caller. No peer sends or receives it.
 pub const FATE: &str = "damper-fate";
 

@@ -8,30 +8,38 @@
 //!
 //! It makes no decisions: it reports events to the engine's `Call` and carries out its steps. The first
 //! attempt and retries are stored inline; only hedges are allocated. While the call waits between attempts it
-//! keeps the last failure, because a kill may end the wait with it.
+//! keeps the last failure, because a kill may end the wait with it. A call that ended and is handed over
+//! waits for the queue, see `handing`.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use damper_core::{Answer, Finish, SendAttempt, Step, Time};
+use damper_core::{SendAttempt, Step};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;
 
+mod ended;
+#[cfg(feature = "queue")]
+mod handing;
+#[cfg(not(feature = "queue"))]
+#[path = "not_handing.rs"]
+mod handing;
+
+use self::ended::EndedCall;
+use self::handing::Handing;
 use super::attempt::{Attempt, AttemptResult};
 use super::committed::CommittedCall;
 use super::held_response::HeldResponse;
 use super::in_flight::RequestInFlight;
-use super::local_response::LocalResponse;
 use super::response_body::{CallResult, ResponseBody};
 use super::slot::{CallSlot, CallState, CommittedAttempt};
 use crate::balance::tried;
 use crate::headers;
 use crate::outcome::cause::Cause;
 use crate::outcome::verdict::{self, BoxError};
-use crate::record::report::{self, CallReport};
 use crate::record::telemetry::AttemptSpan;
 
 pin_project! {
@@ -51,6 +59,7 @@ pin_project! {
         service: Option<S>,
         // Failure of the last attempt, while the call waits for the next.
         last: Option<Box<CallResult<B>>>,
+        handing: Handing<B>,
     }
 }
 
@@ -77,6 +86,7 @@ where
                 calling: Some(calling),
                 service: None,
                 last: None,
+                handing: Handing::none(),
             };
         };
         let again = calling.requests.may_repeat().then(|| service.clone());
@@ -85,7 +95,15 @@ where
         let send = || RequestInFlight::begin(service, is_ready, request);
         let sending = watch.span().in_scope(|| tried::with(&mut calling.tried, send));
         let main = Attempt::sending(watch, sending);
-        Self { main, hedges: Vec::new(), step: None, calling: Some(calling), service: again, last: None }
+        Self {
+            main,
+            hedges: Vec::new(),
+            step: None,
+            calling: Some(calling),
+            service: again,
+            last: None,
+            handing: Handing::none(),
+        }
     }
 }
 
@@ -100,6 +118,9 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
+            if let Some(answer) = self.as_mut().project().handing.poll(cx) {
+                return answer;
+            }
             let (step, came) = match self.as_mut().project().step.take() {
                 Some(step) => (step, None),
                 None => match self.as_mut().poll_attempts(cx) {
@@ -119,11 +140,14 @@ where
                 Step::Cancel { attempt } => self.as_mut().cancel(attempt),
                 Step::Finish(finish) => {
                     self.as_mut().give_up_attempts();
-                    let this = self.project();
+                    let this = self.as_mut().project();
                     let mut calling = this.calling.take().expect("not polled after its answer");
                     let (refusal, report) = (calling.refusal.take(), calling.call.report(&finish));
                     let last = came.map(answered).or_else(|| this.last.take().map(|last| *last));
-                    return Poll::Ready(answer(finish, last, refusal, report));
+                    let ended = EndedCall { finish, last, refusal, report };
+                    if let Some(ended) = this.handing.begin(&mut calling, ended) {
+                        return Poll::Ready(ended.answer());
+                    }
                 }
             }
         }
@@ -283,35 +307,6 @@ where
             attempt.as_mut().give_up();
         }
     }
-}
-
-/// Returns the response for the application. `last` is the result of the last attempt, with which the call
-/// may end.
-fn answer<B>(
-    finish: Finish,
-    last: Option<CallResult<B>>,
-    refusal: Option<Box<LocalResponse>>,
-    report: Option<CallReport>,
-) -> CallResult<B>
-where
-    B: http_body::Body,
-    B::Error: Into<BoxError>,
-{
-    let own = match (finish.answer, last) {
-        (Answer::Attempt(_), Some(last)) => {
-            let mut response = last.map_err(|error| report::in_error(report, error))?;
-            headers::clean(response.headers_mut());
-            ResponseBody::report(&mut response, report);
-            return Ok(response);
-        }
-        (Answer::Killed, _) => refusal.map_or_else(|| LocalResponse::killed(None, Time::ZERO), |own| *own),
-        (Answer::Blocked, _) => LocalResponse::Blocked,
-        (Answer::CircuitOpen, _) => LocalResponse::CircuitOpen,
-        (Answer::TimedOut, _) | (Answer::Attempt(_), None) => LocalResponse::TimedOut,
-    };
-    let mut response = own.response(ResponseBody::empty());
-    ResponseBody::report(&mut response, report);
-    Ok(response)
 }
 
 fn answered<B>(came: AttemptResult<B>) -> CallResult<B>
