@@ -327,6 +327,52 @@ fn hyper()
 }
 
 #[tokio::test]
+async fn flags_cross_http2_in_both_directions() {
+    let rule =
+        RULE.replace("mode: enforce", "mode: enforce\n  timeout: 5s\n  chain: { propagate_baggage: true }");
+    let damper = Damper::fixed("shop", &rule).unwrap();
+    let builder = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new())
+        .http2_only(true)
+        .build_http::<Full<Bytes>>();
+    let client = damper.http_client("catalog").unwrap().internal().layer(builder);
+    let (url, script) = scripted(&[503, 200], &[]).await;
+    let put = |url: &str| http::Request::put(url).body(Full::new(Bytes::from_static(b"a"))).unwrap();
+    let response = client.send(put(&url)).await.unwrap();
+    assert_eq!((response.status().as_u16(), response.version()), (200, http::Version::HTTP_2));
+    let seen = script.seen();
+    assert!(!seen[0].contains_key("damper-retry") && !seen[0].contains_key("baggage"));
+    assert_eq!(seen[1].get("damper-retry").unwrap(), "1");
+    assert!(seen[1].get("baggage").unwrap().to_str().unwrap().starts_with("damper.retry=1;until="));
+    assert!(seen.iter().all(|headers| headers.contains_key("damper-timeout")));
+    let (url, script) = scripted(&[503], &[("damper-no-more-retry", "1")]).await;
+    client.send(put(&url)).await.unwrap();
+    assert_eq!(script.seen().len(), 1, "a flag of the callee");
+}
+
+#[tokio::test]
+async fn slow_request_is_hedged_if_it_may_be_repeated() {
+    let rule =
+        RULE.replace("mode: enforce", "mode: enforce\n  timeout: 1s\n  hedge: { delay: { fixed: 20ms } }");
+    for (method, is_hedged) in [("GET", true), ("POST", false)] {
+        let requests = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&requests);
+        let first_hangs = move || {
+            let number = counted.fetch_add(1, Ordering::Relaxed);
+            async move { if number == 0 { std::future::pending().await } else { StatusCode::OK } }
+        };
+        let url = serve(Router::new().fallback(any(first_hangs))).await;
+        let damper = Damper::fixed("shop", &rule).unwrap();
+        let result = external(&damper).send(request(method, &url)).await;
+        assert_eq!(result.is_ok(), is_hedged, "{method}");
+        let fate = if is_hedged { "ok_by_hedge" } else { "deadline" };
+        assert_eq!(
+            (routes(&damper)[0].2, routes(&damper)[0].3[0].as_str()),
+            (1 + u64::from(is_hedged), fate)
+        );
+    }
+}
+
+#[tokio::test]
 async fn extensions_of_a_request_are_read() {
     let (url, script) = scripted(&[503], &[]).await;
     let damper = shop();
