@@ -35,7 +35,6 @@ struct Plane {
     ended: mpsc::Sender<v1::Settle>,
 }
 
-#[expect(clippy::result_large_err, reason = "the error of tonic")]
 fn admit<M>(request: Request<M>) -> Result<M, Status> {
     match request.metadata().get("authorization") {
         Some(token) if token == &format!("Bearer {TOKEN}") => Ok(request.into_inner()),

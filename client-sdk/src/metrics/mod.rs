@@ -25,9 +25,9 @@
 //! | [`damper.server.shed_repeats`](SERVER_SHED_REPEATS) | | retries that a repeat limit rejected |
 //! | [`damper.server.would_shed_repeats`](SERVER_WOULD_SHED_REPEATS) | | retries that an observed limit would have rejected |
 //!
-//! With the feature `queue`, [`damper.hand_overs`](HAND_OVERS) counts the failed calls of the process that were
-//! to become jobs, with the label `result`: `accepted`, `failed`, or `orphan`, a failed one whose job may run
-//! all the same.
+//! With the feature `queue`, [`damper.hand_overs`](HAND_OVERS) counts the failed calls of the process that
+//! were to become jobs, with the label `result`: `accepted`, `failed`, or `orphan`, a failed one whose job may
+//! run all the same.
 //!
 //! Counters of the server layer only have the label `grpc.method`. A counter with a further label appears
 //! with its first value, as do `would_hedges` and the two after it.

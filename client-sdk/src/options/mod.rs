@@ -3,6 +3,8 @@
 //! Setters cannot fail. [`Damper::connect`](crate::Damper::connect) checks everything and reports all faults
 //! together, each under its option or variable.
 
+#[cfg(feature = "queue")]
+pub(crate) mod body_keys;
 pub(crate) mod identity;
 pub(crate) mod mode_override;
 
@@ -64,6 +66,8 @@ pub struct Options {
     state_dir: Option<PathBuf>,
     override_file: Option<PathBuf>,
     detail: Detail,
+    #[cfg(feature = "queue")]
+    body_keys: Option<body_keys::BodyKeys>,
     environment: Arc<Environment>,
 }
 
@@ -78,6 +82,8 @@ pub(crate) struct Settings {
     /// Mode of `DAMPER_MODE`.
     pub(crate) mode: Option<Mode>,
     pub(crate) detail: Detail,
+    #[cfg(feature = "queue")]
+    pub(crate) body_keys: Option<body_keys::BodyKeys>,
 }
 
 impl Options {
@@ -93,6 +99,8 @@ impl Options {
             state_dir: None,
             override_file: None,
             detail: Detail::default(),
+            #[cfg(feature = "queue")]
+            body_keys: None,
             environment: Arc::new(|name| std::env::var(name).ok()),
         }
     }
@@ -200,6 +208,16 @@ impl Options {
         self
     }
 
+    /// Keys under which the bodies of jobs are encrypted, those of hand-overs included, and decrypted by
+    /// workers. The control plane has no key: it can neither read a body nor exchange it for another.
+    /// Default: bodies are not encrypted.
+    #[cfg(feature = "queue")]
+    #[must_use]
+    pub fn body_keys(mut self, keys: body_keys::BodyKeys) -> Self {
+        self.body_keys = Some(keys);
+        self
+    }
+
     /// Function that looks up variables. Default: the environment of the process.
     #[must_use]
     pub fn environment(mut self, find: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
@@ -222,14 +240,23 @@ impl Options {
         let override_file =
             self.override_file.or_else(|| env(mode_override::FILE_VARIABLE).map(PathBuf::from));
         let state_dir = self.state_dir.or_else(|| env(STATE_VARIABLE).map(PathBuf::from));
-        let detail = self.detail;
-        faults.or(Settings { identity, endpoints, access, state_dir, override_file, mode, detail })
+        faults.or(Settings {
+            identity,
+            endpoints,
+            access,
+            state_dir,
+            override_file,
+            mode,
+            detail: self.detail,
+            #[cfg(feature = "queue")]
+            body_keys: self.body_keys,
+        })
     }
 }
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { endpoints, identity, access, state_dir, override_file, detail, environment: _ } = self;
+        let Self { endpoints, identity, access, state_dir, override_file, detail, .. } = self;
         f.debug_struct("Options")
             .field("endpoints", endpoints)
             .field("identity", identity)

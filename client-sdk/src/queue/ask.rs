@@ -91,20 +91,24 @@ impl QueueAccess {
         let link: &Arc<Link> = &self.link;
         let (line, number) = link.line().await.map_err(|missed| Refused::Late(missed.problem))?;
         let was_unknown = std::mem::replace(&mut outcome.is_unknown, true);
+        // Also if this future is dropped at the deadline: the connection may be dead.
+        let mut in_doubt = InDoubt { link, number: Some(number) };
         let attempted = tokio::time::timeout(ATTEMPT_WITHIN, attempt(self.clone(), line.clone())).await;
-        let status = match attempted {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(status)) => status,
-            Err(_) => {
-                link.drop_line(number);
-                return Err(Refused::Late(format!("no response within {ATTEMPT_WITHIN:?}")));
+        let Ok(answer) = attempted else {
+            return Err(Refused::Late(format!("no response within {ATTEMPT_WITHIN:?}")));
+        };
+        let status = match answer {
+            Ok(answer) => {
+                in_doubt.number = None;
+                return Ok(answer);
             }
+            Err(status) => status,
         };
         let (may_pass, may_be_done) = meaning(&status);
         outcome.is_unknown = was_unknown || may_be_done;
-        if may_pass || status.code() == tonic::Code::Unauthenticated {
-            // Another replica, or a renewed token.
-            link.drop_line(number);
+        if !may_pass && status.code() != tonic::Code::Unauthenticated {
+            // Else another replica may accept it, or a renewed token.
+            in_doubt.number = None;
         }
         Err(match line.error_of(&status) {
             ConnectError::Denied(_, problem) => Refused::Rejected(verdict::code_of(&status), problem),
@@ -113,6 +117,20 @@ impl QueueAccess {
                 Refused::Rejected(verdict::code_of(&status), line.hide(status.message()))
             }
         })
+    }
+}
+
+/// Drops the connection of an attempt, unless it is known to work.
+struct InDoubt<'a> {
+    link: &'a Link,
+    number: Option<u64>,
+}
+
+impl Drop for InDoubt<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.link.drop_line(number);
+        }
     }
 }
 

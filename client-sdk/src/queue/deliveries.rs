@@ -12,6 +12,7 @@ use tonic::Status;
 use super::new_job::pushback;
 use crate::context::Context;
 use crate::headers;
+use crate::options::body_keys::{BodyKeys, BodyPlace};
 use crate::outcome::verdict;
 use crate::record::report;
 
@@ -70,9 +71,26 @@ pub(super) enum Handled {
 }
 
 impl Delivery {
-    pub(super) fn new(mut wire: v1::Delivery) -> Self {
-        let body = std::mem::take(&mut wire.body).into();
-        Self { wire, body }
+    /// Reads a delivery and decrypts its body.
+    ///
+    /// # Errors
+    /// The body cannot be decrypted.
+    pub(super) fn read(mut wire: v1::Delivery, keys: Option<&BodyKeys>) -> Result<Self, &'static str> {
+        let mut body = std::mem::take(&mut wire.body);
+        if !wire.body_key_id.is_empty() {
+            let job_id = id_of(&wire.job_id).ok_or("its job id is no hexadecimal number")?;
+            let route = wire.route.clone().unwrap_or_default();
+            let place = BodyPlace {
+                queue: &wire.queue,
+                caller_service: &route.caller_service,
+                caller_cluster: &route.caller_cluster,
+                callee_service: &route.callee_service,
+                callee_method: &route.callee_method,
+            };
+            let keys = keys.ok_or("its body is encrypted and this process has no keys")?;
+            body = keys.open(place, &wire.body_key_id, &job_id, &body)?;
+        }
+        Ok(Self { wire, body: body.into() })
     }
 
     /// Returns the id of the job, equal on all its deliveries. 32 hexadecimal digits.
@@ -252,6 +270,12 @@ fn failure_of(status: &Status, context: &Context) -> Failure {
         Verdict::Failure(failure) => Failure { no_more_retry: failure.no_more_retry || is_final, ..failure },
         _ => Failure { no_more_retry: is_final, ..Failure::new(code) },
     }
+}
+
+/// Returns the bytes of a job id.
+fn id_of(text: &str) -> Option<Vec<u8>> {
+    let digits = (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok())??;
+    Some(digits.to_be_bytes().to_vec())
 }
 
 fn shortened(mut text: String) -> String {

@@ -135,8 +135,12 @@ struct HandOver {
 impl HandOver {
     async fn run(self, call: KeptCall, answer: oneshot::Sender<Option<HeaderValue>>, mut place: Place) {
         let (deadline, queue) = (Instant::now() + call.limit, call.queue.clone());
-        let job = [job_of(call)];
-        let submitted = self.access.submit(&job, deadline).await.pop().expect("a result for each job");
+        let mut job = [job_of(call)];
+        let [sealed] = job.each_mut().map(|job| self.access.seal(job));
+        let submitted = match sealed {
+            Ok(()) => self.access.submit(&job, deadline).await.pop().expect("a result for each job"),
+            Err(problem) => Err(SubmitError::Unavailable { problem }),
+        };
         drop(job);
         place.drop_body();
         let (id, to_undo) = match submitted {

@@ -128,7 +128,10 @@ impl Jobs {
         let mut results = Vec::new();
         let mut batch = Batch::default();
         for job in jobs {
-            let job = match job.into_wire() {
+            let sealed = job.into_wire().and_then(|mut job| {
+                self.access.as_ref().map_or(Ok(()), |access| access.seal(&mut job)).map(|()| job)
+            });
+            let job = match sealed {
                 Ok(job) => job,
                 Err(message) => {
                     batch.send(self.access.as_ref(), deadline, &mut results).await;

@@ -41,6 +41,7 @@ mod link;
 mod new_job;
 mod worker;
 
+pub use crate::options::body_keys::BodyKeys;
 pub use deliveries::{Delivery, HandlerError, NeverAgain};
 pub use jobs::{JobState, Jobs, SubmitError, Submitted};
 pub use new_job::NewJob;
@@ -56,6 +57,7 @@ use self::dial::{Dial, ToReplicas};
 use self::hand_over::HandOvers;
 use self::link::Link;
 use crate::options::Settings;
+use crate::options::body_keys::{BodyPlace, SealedBody};
 use crate::routes::Runtime;
 
 /// Time that a shutdown waits for workers beyond their drain time.
@@ -89,6 +91,7 @@ pub(crate) struct Queues {
 #[derive(Clone, Debug)]
 struct QueueAccess {
     identity: v1::Identity,
+    keys: Option<BodyKeys>,
     dials: Dials,
     link: Arc<Link>,
 }
@@ -110,7 +113,8 @@ impl Queues {
     pub(crate) fn new(settings: &Settings, engine: &Arc<Runtime>) -> Self {
         let (access, endpoints) = (settings.access.clone(), settings.endpoints.clone());
         let dials = move || -> Box<dyn Dial> { Box::new(ToReplicas::new(access.clone(), endpoints.clone())) };
-        Self::with(Some(QueueAccess::new((&settings.identity).into(), Dials(Arc::new(dials)))), engine)
+        let (identity, keys) = ((&settings.identity).into(), settings.body_keys.clone());
+        Self::with(Some(QueueAccess::new(identity, keys, Dials(Arc::new(dials)))), engine)
     }
 
     /// Returns the queues without a control plane.
@@ -152,9 +156,28 @@ impl Queues {
 }
 
 impl QueueAccess {
-    fn new(identity: v1::Identity, dials: Dials) -> Self {
+    fn new(identity: v1::Identity, keys: Option<BodyKeys>, dials: Dials) -> Self {
         let link = Arc::new(Link::new(dials.dial()));
-        Self { identity, dials, link }
+        Self { identity, keys, dials, link }
+    }
+
+    /// Encrypts the body of a job if there are keys.
+    ///
+    /// # Errors
+    /// The system has no randomness.
+    fn seal(&self, job: &mut v1::NewJob) -> Result<(), String> {
+        let Some(keys) = &self.keys else { return Ok(()) };
+        let body = std::mem::take(&mut job.body);
+        let place = BodyPlace {
+            queue: &job.queue,
+            caller_service: &self.identity.service,
+            caller_cluster: &self.identity.cluster,
+            callee_service: &job.callee_service,
+            callee_method: &job.callee_method,
+        };
+        let SealedBody { key_id, body, tag } = keys.seal(place, &job.key, &job.job_id, body)?;
+        (job.body_key_id, job.body, job.body_tag) = (key_id, body, tag);
+        Ok(())
     }
 }
 

@@ -260,6 +260,38 @@ async fn late_job_that_was_delivered_is_an_orphan() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn silent_connection_is_replaced() {
+    let mut world = World::new(enforce());
+    let mut service = world.to(&down());
+    let (_, _asked) = tokio::join!(call(&mut service, request()), world.plane.submit());
+    world.plane.cancel().await.answer(Ok(v1::CancelJobResponse { cancelled: true }));
+    assert_eq!(world.plane.tried(), 2, "a dead connection would fail all later hand-overs");
+    let mut service = world.to(&down());
+    tokio::join!(call(&mut service, request()), world.plane.store()).0.unwrap();
+    assert_eq!(world.plane.tried(), 2);
+    world.counted([1, 1, 0]);
+}
+
+#[cfg(feature = "metrics")]
+#[tokio::test(start_paused = true)]
+async fn results_are_exported() {
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+    let mut world = World::new(enforce());
+    let mut service = world.to(&down());
+    tokio::join!(call(&mut service, request()), world.plane.store()).0.unwrap();
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    crate::control::publish::publish(&world.engine).await;
+    let all = snapshotter.snapshot().into_vec();
+    let ours = all.iter().filter(|(key, ..)| key.key().name() == crate::metrics::HAND_OVERS);
+    let ours: Vec<_> = ours.map(|(key, _, _, value)| (key.key().labels().next().unwrap(), value)).collect();
+    let [(label, DebugValue::Counter(1))] = ours[..] else { panic!("{ours:?}") };
+    assert_eq!((label.key(), label.value()), ("result", "accepted"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn job_is_sought_for_a_minute() {
     let mut world = World::new(enforce());
     let mut service = world.to(&down());

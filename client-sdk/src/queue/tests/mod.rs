@@ -3,6 +3,7 @@
 //! Connections are pipes in memory, so a paused clock moves only when no task can run. The server decides
 //! nothing: it passes each request to the test, which answers it. Signs of life of a worker are answered.
 
+mod encryption;
 mod forward;
 mod hand_over;
 mod submit;
@@ -24,7 +25,7 @@ use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::dial::{Boxed, Dial, Line, LineEnd, Missed};
-use super::{Dials, QueueAccess, Queues};
+use super::{BodyKeys, Dials, QueueAccess, Queues};
 use crate::control::SafeChannel;
 use crate::routes::Runtime;
 
@@ -160,6 +161,11 @@ impl Dial for ToPlane {
 impl Plane {
     /// Starts a control plane with the queues of the service `orders`.
     pub(super) fn start(engine: &Arc<Runtime>) -> (Self, Queues) {
+        Self::with_keys(engine, None)
+    }
+
+    /// As [`start`](Self::start), for a service with these keys.
+    pub(super) fn with_keys(engine: &Arc<Runtime>, keys: Option<BodyKeys>) -> (Self, Queues) {
         let (submit, submits) = mpsc::channel(16);
         let (cancel, cancels) = mpsc::channel(16);
         let (stream, streams) = mpsc::channel(16);
@@ -176,7 +182,7 @@ impl Plane {
             cluster: "default".to_owned(),
             instance: "orders-1".to_owned(),
         };
-        let queues = Queues::with(Some(QueueAccess::new(identity, dials)), engine);
+        let queues = Queues::with(Some(QueueAccess::new(identity, keys, dials)), engine);
         (Self { submits, cancels, streams, door }, queues)
     }
 

@@ -89,8 +89,8 @@ impl Leases {
         more
     }
 
-    /// Records a delivery. One that begins takes a slot.
-    pub(super) fn arrived(&mut self, lease: &LeaseId) -> Arrival {
+    /// Records a delivery. One that begins takes a slot; `blocked` is a reason not to begin.
+    pub(super) fn arrived(&mut self, lease: &LeaseId, blocked: Option<&'static str>) -> Arrival {
         self.credits = self.credits.saturating_sub(1);
         if self.held.contains_key(lease) {
             return Arrival::Known;
@@ -100,6 +100,9 @@ impl Leases {
         }
         if self.busy >= self.slots {
             return Arrival::Release("no_slot");
+        }
+        if let Some(why) = blocked {
+            return Arrival::Release(why);
         }
         self.busy += 1;
         self.held.insert(lease.clone(), Held::Running);
@@ -193,7 +196,7 @@ mod tests {
                     0 | 1 if leases.credits > 0 => {
                         let lease = next.to_be_bytes().to_vec();
                         next += 1;
-                        assert_eq!(leases.arrived(&lease), Arrival::Begin, "a credit is a free slot");
+                        assert_eq!(leases.arrived(&lease, None), Arrival::Begin, "a credit is a free slot");
                         running.push(lease);
                     }
                     2 if !running.is_empty() => {
@@ -220,7 +223,7 @@ mod tests {
     #[test]
     fn slot_of_a_lost_lease_is_free_when_its_handler_has_ended() {
         let mut leases = begun(1);
-        assert_eq!(leases.arrived(&lease(1)), Arrival::Begin);
+        assert_eq!(leases.arrived(&lease(1), None), Arrival::Begin);
         assert!(leases.lost(&lease(1)));
         assert_eq!((leases.grant(), leases.running(), leases.busy()), (0, 0, 1));
         leases.free_slot();
@@ -231,11 +234,11 @@ mod tests {
     #[test]
     fn delivery_beyond_the_slots_is_released() {
         let mut leases = begun(1);
-        assert_eq!(leases.arrived(&lease(1)), Arrival::Begin);
-        assert_eq!(leases.arrived(&lease(1)), Arrival::Known);
-        assert_eq!(leases.arrived(&lease(2)), Arrival::Release("no_slot"));
+        assert_eq!(leases.arrived(&lease(1), None), Arrival::Begin);
+        assert_eq!(leases.arrived(&lease(1), None), Arrival::Known);
+        assert_eq!(leases.arrived(&lease(2), None), Arrival::Release("no_slot"));
         leases.stop();
-        assert_eq!(leases.arrived(&lease(3)), Arrival::Release("shutdown"));
+        assert_eq!(leases.arrived(&lease(3), None), Arrival::Release("shutdown"));
         leases.free_slot();
         assert_eq!(leases.grant(), 0, "it stops");
     }
@@ -243,8 +246,8 @@ mod tests {
     #[test]
     fn unconfirmed_ends_are_repeated_until_they_are_confirmed() {
         let mut leases = begun(2);
-        leases.arrived(&lease(1));
-        leases.arrived(&lease(2));
+        leases.arrived(&lease(1), None);
+        leases.arrived(&lease(2), None);
         leases.free_slot();
         let message = leases.ended(&lease(2), done()).unwrap();
         assert_eq!(leases.ended(&lease(2), done()), None, "it ends once");

@@ -247,6 +247,7 @@ impl WorkerBuilder {
         let task = WorkerTask {
             queue: worker.queue,
             identity: access.identity.clone(),
+            keys: access.keys.clone(),
             drain,
             handler,
             clock: worker.engine.clock(),

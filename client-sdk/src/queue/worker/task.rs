@@ -24,6 +24,7 @@ use super::connection::{Connection, Event};
 use super::leases::{Arrival, LeaseId, Leases};
 use super::{Handler, Limits, StopSignal, WorkerShared};
 use crate::background::clock::Clock;
+use crate::options::body_keys::BodyKeys;
 use crate::queue::deliveries::{Delivery, Handled};
 
 /// Interval of the signs of life.
@@ -32,12 +33,17 @@ const ALIVE_EVERY: Duration = Duration::from_secs(5);
 const MAX_EVENTS: usize = 256;
 /// Time for handlers to end after they were cancelled.
 const CANCEL_WITHIN: Duration = Duration::from_secs(1);
+/// Reason to release a delivery whose body cannot be decrypted.
+const BODY_KEY: &str = "body_key";
+/// Time for which the worker gets no such jobs: other workers may have the key.
+const BODY_KEY_WAIT: Duration = Duration::from_secs(60);
 /// Interval between warnings of the same outage.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) struct WorkerTask {
     pub(super) queue: String,
     pub(super) identity: v1::Identity,
+    pub(super) keys: Option<BodyKeys>,
     pub(super) drain: Duration,
     pub(super) handler: Handler,
     pub(super) clock: Clock,
@@ -95,14 +101,14 @@ impl WorkerTask {
         if arrived.is_empty() {
             return;
         }
-        let leases = arrived.iter().map(|delivery| delivery.lease.clone()).collect();
+        let leases = arrived.iter().map(|delivery| delivery.wire.lease.clone()).collect();
         self.connection.send(FromUs::Started(v1::Started { leases }));
         for delivery in arrived {
             self.begin(delivery);
         }
     }
 
-    fn handle_one(&mut self, event: Event, arrived: &mut Vec<v1::Delivery>) {
+    fn handle_one(&mut self, event: Event, arrived: &mut Vec<Delivery>) {
         match event {
             Event::Connected => {
                 let (more, leases) = self.leases.begin_stream();
@@ -144,27 +150,33 @@ impl WorkerTask {
         }
     }
 
-    fn arrived(&mut self, delivery: v1::Delivery, arrived: &mut Vec<v1::Delivery>) {
-        match self.leases.arrived(&delivery.lease) {
-            Arrival::Known => {}
-            Arrival::Begin => {
+    fn arrived(&mut self, delivery: v1::Delivery, arrived: &mut Vec<Delivery>) {
+        let lease = delivery.lease.clone();
+        let delivery = Delivery::read(delivery, self.keys.as_ref());
+        let blocked = delivery.as_ref().err().map(|_| BODY_KEY);
+        match (self.leases.arrived(&lease, blocked), delivery) {
+            (Arrival::Begin, Ok(delivery)) => {
                 self.shared.update(|stats| stats.begun += 1);
                 arrived.push(delivery);
             }
-            Arrival::Release(why) => {
-                let handled = Handled::Released { why, not_before: None };
+            (Arrival::Known | Arrival::Begin, _) => {}
+            (Arrival::Release(why), delivery) => {
+                if let Err(problem) = delivery {
+                    tracing::warn!(queue = self.queue, problem, "job cannot be decrypted; released");
+                }
+                let not_before = (why == BODY_KEY).then_some(BODY_KEY_WAIT);
+                let handled = Handled::Released { why, not_before };
                 self.shared.count(&handled);
-                let end = self.leases.released(&delivery.lease, handled.into_wire(Duration::ZERO));
+                let end = self.leases.released(&lease, handled.into_wire(Duration::ZERO));
                 self.connection.send(FromUs::Settle(end));
             }
         }
     }
 
     /// Begins the handler of a delivery.
-    fn begin(&mut self, delivery: v1::Delivery) {
-        let limit = delivery.limit.and_then(|limit| Duration::try_from(limit).ok());
-        let lease = delivery.lease.clone();
-        let delivery = Delivery::new(delivery);
+    fn begin(&mut self, delivery: Delivery) {
+        let limit = delivery.wire.limit.and_then(|limit| Duration::try_from(limit).ok());
+        let lease = delivery.wire.lease.clone();
         let span = span_of(&delivery);
         let (handler, clock) = (Arc::clone(&self.handler), self.clock);
         self.handlers.begin(lease, async move {
