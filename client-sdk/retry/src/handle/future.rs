@@ -66,6 +66,7 @@ pin_project! {
 }
 
 /// Stage of a call.
+#[allow(clippy::large_enum_variant, reason = "a boxed session would be an allocation per call")]
 enum Stage<H, S: Source> {
     /// Not polled yet.
     New(H, Plan),
