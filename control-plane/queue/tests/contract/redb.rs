@@ -140,7 +140,7 @@ async fn writer_carries_whole_lives_of_many_callers() {
     for life in lives {
         life.await.unwrap();
     }
-    assert_eq!(woken.next().await.into_keys().collect::<Vec<_>>(), [lane.clone()]);
+    assert_eq!(woken.next().await.into_keys().collect::<Vec<_>>(), std::slice::from_ref(&lane));
     writer.close().await;
     assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
     let lanes = store.lanes().await.unwrap();
