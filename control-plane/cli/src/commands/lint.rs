@@ -54,7 +54,7 @@ struct ManifestSet {
 
 /// A manifest as core type.
 enum Item {
-    Rule(Rule),
+    Rule(Box<Rule>),
     Guard(Guard),
     Queue(Box<Queue>),
 }
@@ -82,7 +82,7 @@ impl ManifestSet {
         let mut items = Vec::with_capacity(manifests.len());
         for Manifest { origin, item } in manifests {
             let read = match item {
-                ManifestItem::Rule(rule) => convert::rule(rule).map(Item::Rule),
+                ManifestItem::Rule(rule) => convert::rule(rule).map(|rule| Item::Rule(Box::new(rule))),
                 ManifestItem::Guard(guard) => convert::guard(guard).map(Item::Guard),
                 ManifestItem::Queue(queue) => convert::queue(queue).map(|queue| Item::Queue(Box::new(queue))),
             };
