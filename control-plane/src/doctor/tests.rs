@@ -344,11 +344,11 @@ fn clocks_differ_beyond_two_seconds_either_way() {
     let findings = input.diagnosis().findings;
     let found = findings.iter().filter(|finding| finding.code == "clocks_differ");
     let found: Vec<_> = found.map(|one| (&*one.subject, &*one.message)).collect();
-    let told = [
+    let expected = [
         ("b", "the clock is 70.0 s ahead of that of this replica"),
         ("c", "the clock is 2.5 s behind that of this replica"),
     ];
-    assert_eq!(found, told);
+    assert_eq!(found, expected);
 }
 
 #[test]

@@ -11,8 +11,8 @@ use damper_store::StoreContents;
 use damper_store::writer::EntriesView;
 
 impl Snapshot {
-    /// Returns a snapshot with the rules, guards and queues of the entries. Parses only entries newer than this
-    /// snapshot, so a change among 100,000 rules costs a comparison of revisions.
+    /// Returns a snapshot with the rules, guards and queues of the entries. Parses only entries newer than
+    /// this snapshot, so a change among 100,000 rules costs a comparison of revisions.
     pub(crate) fn at(&self, entries: &EntriesView<'_>) -> Self {
         let same_store = *self.epoch == *entries.epoch();
         if same_store && self.revision == entries.head() {
@@ -97,7 +97,7 @@ mod tests {
     use damper_store::Entry;
 
     fn state(epoch: &str, revision: u64, rules: &[(&str, u64)], guards: &[(&str, u64)]) -> StoreContents {
-        // Each guard has a queue beside it.
+        // Each guard has a queue too.
         let queues = guards
             .iter()
             .map(|(caller, revision)| (ResourceKey::Queue((*caller).to_owned()).key(), *revision));

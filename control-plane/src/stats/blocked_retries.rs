@@ -49,8 +49,8 @@ impl Breaker {
     }
 }
 
-/// Returns the blocked retries of these rates; `None` if there were none. In observe mode only those count that
-/// would have been blocked.
+/// Returns the blocked retries of these rates; `None` if there were none. In observe mode only those count
+/// that would have been blocked.
 pub(crate) fn blocked(
     rates: impl Iterator<Item = (Ending, f64)>,
     observes: bool,

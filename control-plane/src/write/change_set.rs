@@ -1,4 +1,5 @@
-//! An atomic set of changes to rules, guards and queues: checked, tried, written in one revision, and answered.
+//! An atomic set of changes to rules, guards and queues: checked, tried, written in one revision, and
+//! answered.
 //!
 //! An apply request contains its set; a rollback makes one from the history. Rules are checked against the
 //! guards as they are after the set, in any order of the two.

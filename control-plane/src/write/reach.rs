@@ -109,8 +109,8 @@ impl ReachSurvey {
     }
 }
 
-/// Returns the error for a pattern that is not stored. It names the most similar one, which `near` finds, unless
-/// too much work waits.
+/// Returns the error for a pattern that is not stored. It names the most similar one, which `near` finds,
+/// unless too much work waits.
 pub(crate) async fn unknown(
     fleet: &FleetState,
     kind: &str,

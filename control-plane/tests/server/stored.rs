@@ -1,6 +1,7 @@
 //! Data of earlier versions: a store and an export that version 0.1.0 wrote are read in full.
 //!
-//! `golden/store-0.1.0` has the files of an embedded store, the export of its contents and a token of it. They
+//! `golden/store-0.1.0` has the files of an embedded store, the export of its contents and a token of it.
+//! They
 //! are never renewed, because data of users is not. A later version whose format has grown adds a folder with
 //! `cargo test -p damper-control-plane --test server write_store_fixture -- --ignored`.
 
@@ -128,7 +129,8 @@ async fn export_of_version_0_1_0_is_imported_in_full() {
     server.stop().await;
 }
 
-/// Writes an entry of every kind, one that is changed and one that is removed. Returns an administrator's token.
+/// Writes an entry of every kind, one that is changed and one that is removed. Returns an administrator's
+/// token.
 async fn write_all(server: &Guarded) -> String {
     let options = |reason: &str| {
         Some(v1::WriteOptions {

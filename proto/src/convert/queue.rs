@@ -1,7 +1,7 @@
 //! Queues: a policy for jobs, as written by operators.
 //!
-//! Absent settings take the defaults of a queue, also inside a given `retry`: those of a rule are far shorter.
-//! Settings that only rules have are rejected if they are present, whatever their value.
+//! Absent settings take the defaults of a queue, also inside a given `retry`: those of a rule are far
+//! shorter. Settings that only rules have are rejected if they are present, whatever their value.
 
 use damper_core::fault::Bounds;
 use damper_core::job::{

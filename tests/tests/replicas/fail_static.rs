@@ -1,5 +1,5 @@
-//! etcd is emptied under a running fleet, or goes away: nothing is taken from any client until an operator decides, or it
-//! is back.
+//! etcd is emptied under a running fleet, or goes away: nothing is taken from any client until an operator
+//! decides, or it is back.
 
 use std::time::Duration;
 
@@ -113,8 +113,8 @@ impl World {
         }
     }
 
-    /// For each client its rules, its kills, and the attempts of a failing call of quote: 3 by the rule, 2 of them
-    /// left by the guard, 1 without either.
+    /// For each client its rules, its kills, and the attempts of a failing call of quote: 3 by the rule, 2 of
+    /// them left by the guard, 1 without either.
     async fn held(&self) -> Vec<(usize, usize, u64)> {
         let mut all = Vec::new();
         for damper in &self.services {

@@ -1,7 +1,7 @@
 //! Names in the settings of a queue: services, and routes that may be submitted.
 //!
-//! A service is `NAME` or `PREFIX*`, as in the scope of a token. A route is `CALLEE METHOD`, each part as in a
-//! pattern: exact or `*`, a method also `package.Service/*`.
+//! A service is `NAME` or `PREFIX*`, as in the scope of a token. A route is `CALLEE METHOD`, each part as in
+//! a pattern: exact or `*`, a method also `package.Service/*`.
 
 use std::fmt;
 

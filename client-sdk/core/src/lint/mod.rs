@@ -1,6 +1,7 @@
 //! Lint: findings about valid rules, guards and queues that make a fault worse or have no effect.
 //!
-//! Settings are within their ranges here, so nothing is rejected. Checks use the rule alone, tightened by guards
+//! Settings are within their ranges here, so nothing is rejected. Checks use the rule alone, tightened by
+//! guards
 //! if these are known, and the [`LintContext`]. A rule that is off has no findings; an observed rule is
 //! checked as if it were enforced. Each check is narrow: false alarms teach operators to ignore findings.
 //!

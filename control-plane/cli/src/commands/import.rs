@@ -70,8 +70,8 @@ fn with_advice(error: CliError) -> CliError {
     }
 }
 
-/// Returns the revision without rules, guards and queues. The import is for that one, so that a concurrent write is a
-/// conflict and is not deleted.
+/// Returns the revision without rules, guards and queues. The import is for that one, so that a concurrent
+/// write is a conflict and is not deleted.
 async fn empty_at(client: &Client) -> Result<u64, CliError> {
     let rules = v1::ListRulesRequest { page_size: 1, ..Default::default() };
     let v1::ListRulesResponse { revision, total: rules, .. } =

@@ -1,4 +1,5 @@
-//! `damper rollback`: restores a rule, a guard, a queue or everything to an earlier revision, in a new revision.
+//! `damper rollback`: restores a rule, a guard, a queue or everything to an earlier revision, in a new
+//! revision.
 //!
 //! There is no confirmation: `--dry-run` shows the effect, and another rollback undoes it.
 

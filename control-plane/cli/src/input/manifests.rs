@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use damper_control_plane::{MAX_GUARDS, MAX_QUEUES, MAX_RULES};
@@ -17,13 +17,8 @@ use damper_proto::v1;
 use serde::de::IgnoredAny;
 
 use crate::error::{CliError, as_is};
+use crate::input::files::{files_at, unreadable};
 use crate::input::key;
-
-/// Extensions of the files that are read from a folder.
-const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
-
-/// Deepest folder; a link to a parent ends there.
-const MAX_DEPTH: usize = 32;
 
 /// Paths of manifests.
 #[derive(Args, Debug)]
@@ -224,48 +219,6 @@ fn read_all(
     if faults.is_empty() { Ok(manifests) } else { Err(CliError::Data(faults)) }
 }
 
-/// Returns the file, or the manifests of a folder and its subfolders.
-fn files_at(path: &Path) -> Result<Vec<PathBuf>, CliError> {
-    if !std::fs::metadata(path).map_err(|error| unreadable(path, error))?.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut files = Vec::new();
-    files_below(path, 0, &mut files)?;
-    files.sort();
-    Ok(files)
-}
-
-/// Collects the manifests of a folder. Skips names that start with a dot: they belong to tools.
-fn files_below(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), CliError> {
-    let failed = |error| unreadable(folder, error);
-    if depth > MAX_DEPTH {
-        let folder = folder.display();
-        return Err(CliError::data(format_args!("{folder}: more than {MAX_DEPTH} folders deep")));
-    }
-    for entry in std::fs::read_dir(folder).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        if entry.file_name().as_encoded_bytes().starts_with(b".") {
-            continue;
-        }
-        let path = entry.path();
-        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-        if path.is_dir() {
-            files_below(&path, depth + 1, files)?;
-        } else if EXTENSIONS.contains(&extension) && path.is_file() {
-            files.push(path);
-        }
-    }
-    Ok(())
-}
-
-/// Returns the error of a file that cannot be read.
-pub(crate) fn unreadable(path: &Path, error: io::Error) -> CliError {
-    match error.kind() {
-        io::ErrorKind::NotFound => CliError::Missing(format!("{}: no such file or folder", path.display())),
-        _ => CliError::io(path.display())(error),
-    }
-}
-
 /// Adds the number of documents of a file, and rejects more than a server accepts before parsing takes
 /// minutes.
 fn count(file: &str, bytes: &[u8], counted: &mut usize) -> Result<(), CliError> {
@@ -404,6 +357,8 @@ fn below(rest: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     const RULE: &str = "kind: Rule\nkey: { caller_service: a, caller_cluster: '*', callee_service: b, \

@@ -222,7 +222,8 @@ fn owned(conflicts: &v1::Conflicts) -> Vec<String> {
     lines
 }
 
-/// Returns name, revision and last author of the current rule, guard, queue or kill in the details of a conflict.
+/// Returns name, revision and last author of the current rule, guard, queue or kill in the details of a
+/// conflict.
 fn current(status: &Status) -> Option<(String, u64, String)> {
     let details = tonic_types::pb::Status::decode(status.details()).ok()?.details;
     let packed = |name: &str| details.iter().find(|any| any.type_url.ends_with(name));

@@ -1,5 +1,5 @@
-//! Streams all rules, guards and queues of one revision in the order of their keys, without the fields that the
-//! server sets.
+//! Streams all rules, guards and queues of one revision in the order of their keys, without the fields that
+//! the server sets.
 //!
 //! An export is a backup, so it must be complete: an unreadable one is an error, since an import would lose
 //! it. Order and contents depend only on what is exported: two stores with the same resources export the

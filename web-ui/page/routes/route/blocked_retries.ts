@@ -1,4 +1,4 @@
-// Blocked retries in words: the share of failed calls whose retry a gate blocked, and the main reason. Pure.
+// Blocked retries as text: the share of failed calls whose retry a gate blocked, and the main reason. Pure.
 import type { RouteStats } from "$wire/fleet_pb";
 import { share } from "../../format/numbers";
 

@@ -17,7 +17,7 @@ use damper_sim::file::Manifests;
 use damper_sim::{Outcome, Scenario};
 
 use crate::error::{CliError, print_message};
-use crate::input::manifests as sources;
+use crate::input::files;
 use crate::output::show;
 use crate::remote::session::Session;
 
@@ -63,7 +63,7 @@ fn read(file: &Path) -> Result<Scenario, CliError> {
         std::io::stdin().read_to_string(&mut text).map_err(CliError::io("standard input"))?;
         text
     } else {
-        std::fs::read_to_string(file).map_err(|error| sources::unreadable(file, error))?
+        std::fs::read_to_string(file).map_err(|error| files::unreadable(file, error))?
     };
     let folder = file.parent().unwrap_or(Path::new(""));
     damper_sim::file::read(&text, &|which| manifests(folder, which))
