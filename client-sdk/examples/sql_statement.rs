@@ -16,7 +16,7 @@ key: { caller_service: shop, caller_cluster: "*", callee_service: orders-db, cal
 policy:
   mode: enforce
   retry: { max_attempts: 10, backoff: { fixed: { delay: 20ms } } }
-  budget: { min_per_second: 10 }
+  retry_breaker: { mode: ratio, min_failures: 10 }
 "#;
 
 /// Returns true for an error after which the statement had no effect.

@@ -2,15 +2,18 @@
 //! it.
 //!
 //! The server layer creates a context per request, runs the handler in it and adds it to the request's
-//! extensions. Client layers find it there or in the task. A spawned task starts without one: [`spawn`] and
-//! [`Context::scope`] carry it over.
+//! extensions. Client layers find it there or in the task. A spawned task or thread starts without one:
+//! [`spawn`], [`spawn_blocking`], [`Context::scope`] and [`Context::sync_scope`] carry it over.
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context as Task, Poll};
 use std::time::Duration;
 
 use damper_core::{CodeSet, Finish, Route, Time, chain};
+use pin_project_lite::pin_project;
 use tokio::task::JoinHandle;
 use tokio::task::futures::TaskLocalFuture;
 use tokio::time::Instant;
@@ -18,7 +21,30 @@ use tokio::time::Instant;
 use crate::background::clock::Clock;
 
 tokio::task_local! {
-    static CURRENT: Context;
+    static CURRENT: Slot;
+}
+
+/// The context of the running code.
+#[derive(Debug)]
+enum Slot {
+    Made(Context),
+    /// Made when the code asks for it.
+    Planned(Plan, Clock, OnceLock<Context>),
+}
+
+/// Flag and deadline of a context that is not made yet.
+type Plan = (Option<u32>, Option<Time>);
+
+impl Slot {
+    fn get(&self) -> Context {
+        let context = match self {
+            Self::Made(context) => context,
+            Self::Planned((flag, deadline), clock, made) => {
+                made.get_or_init(|| Context::new(*flag, *deadline, *clock))
+            }
+        };
+        context.clone()
+    }
 }
 
 /// Context of a request being served. Clones share it.
@@ -46,7 +72,7 @@ impl Context {
     /// Returns the context of the request that this task serves; `None` outside the server layer.
     #[must_use]
     pub fn current() -> Option<Self> {
-        CURRENT.try_with(Self::clone).ok()
+        CURRENT.try_with(Slot::get).ok()
     }
 
     /// Returns true if the request is a retry sent by a service upstream.
@@ -77,11 +103,12 @@ impl Context {
     /// # }
     /// ```
     pub fn scope<F: Future>(self, future: F) -> Scope<F> {
-        CURRENT.scope(self, future)
+        Scope { inner: CURRENT.scope(Slot::Made(self), future) }
     }
 
-    pub(crate) fn sync_scope<T>(&self, f: impl FnOnce() -> T) -> T {
-        CURRENT.sync_scope(self.clone(), f)
+    /// Runs blocking code in this context, for a thread of the application. See also [`spawn_blocking`].
+    pub fn sync_scope<T>(&self, f: impl FnOnce() -> T) -> T {
+        CURRENT.sync_scope(Slot::Made(self.clone()), f)
     }
 
     pub(crate) fn chain(&self) -> &chain::RequestContext {
@@ -127,8 +154,58 @@ impl fmt::Debug for Context {
     }
 }
 
-/// A future that runs in a [`Context`].
-pub type Scope<F> = TaskLocalFuture<Context, F>;
+pin_project! {
+    /// A future that runs in a [`Context`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Scope<F> {
+        #[pin]
+        inner: TaskLocalFuture<Slot, F>,
+    }
+}
+
+impl<F: Future> Future for Scope<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<F::Output> {
+        self.project().inner.poll(cx)
+    }
+}
+
+/// The context of code that rarely asks for it: making one allocates.
+#[derive(Debug)]
+pub(crate) struct LazyContext {
+    plan: Plan,
+    made: Option<Context>,
+}
+
+impl LazyContext {
+    pub(crate) fn new(flag: Option<u32>, deadline: Option<Time>) -> Self {
+        Self { plan: (flag, deadline), made: None }
+    }
+
+    /// Returns the context if code has asked for it.
+    pub(crate) fn made(&self) -> Option<&Context> {
+        self.made.as_ref()
+    }
+
+    /// Runs code in the context; `clock`: that of the deadline.
+    pub(crate) fn sync_scope<T>(&mut self, clock: Clock, f: impl FnOnce() -> T) -> T {
+        if let Some(context) = &self.made {
+            return context.sync_scope(f);
+        }
+        let made_by = |slot: &Slot| match slot {
+            Slot::Planned(_, _, made) => made.get().cloned(),
+            Slot::Made(_) => None,
+        };
+        let (value, made) = CURRENT.sync_scope(Slot::Planned(self.plan, clock, OnceLock::new()), || {
+            let value = f();
+            (value, CURRENT.with(made_by))
+        });
+        self.made = made;
+        value
+    }
+}
 
 /// Spawns a task in the current context, if there is one.
 ///
@@ -147,5 +224,29 @@ where
     match Context::current() {
         Some(context) => tokio::spawn(context.scope(future)),
         None => tokio::spawn(future),
+    }
+}
+
+/// Runs blocking code on a thread of tokio's pool, in the current context if there is one.
+///
+/// ```
+/// # use std::io;
+/// # fn insert() -> io::Result<u64> { Ok(1) }
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # let damper = damper_sdk::Damper::off();
+/// let orders_insert = damper.operation("billing-db", "orders/insert")?;
+/// let task = damper_sdk::spawn_blocking(move || orders_insert.call_blocking(|_| insert()));
+/// assert_eq!(task.await??, 1);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+pub fn spawn_blocking<F, T>(f: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    match Context::current() {
+        Some(context) => tokio::task::spawn_blocking(move || context.sync_scope(f)),
+        None => tokio::task::spawn_blocking(f),
     }
 }

@@ -68,7 +68,14 @@ pub(crate) fn marks(headers: &HeaderMap) -> RepeatMarks<'_> {
 /// Removes all fields that may mark a request as a retry, and the ids of call and job by which handlers
 /// detect retries: an id from an untrusted client could be that of another call.
 pub(crate) fn drop_marks(headers: &mut HeaderMap) {
-    for name in [&RETRY, &PREVIOUS_ATTEMPTS, &ENVOY_ATTEMPT_COUNT, &CALL_ID, &JOB] {
+    headers.remove(&CALL_ID);
+    headers.remove(&JOB);
+    drop_repeat_marks(headers);
+}
+
+/// Removes all fields that may mark a request as a retry.
+pub(crate) fn drop_repeat_marks(headers: &mut HeaderMap) {
+    for name in [&RETRY, &PREVIOUS_ATTEMPTS, &ENVOY_ATTEMPT_COUNT] {
         headers.remove(name);
     }
     drop_baggage(headers);

@@ -62,7 +62,8 @@
 //! server layer calls are still governed, but each service of a chain decides alone. The layer also counts
 //! retries by their sender, and blocks those above the limit that the service's owner set.
 //!
-//! A spawned task loses the context, unless it is spawned by [`spawn`] or runs in [`Context::scope`].
+//! A spawned task loses the context, unless it is spawned by [`spawn`] or [`spawn_blocking`], or runs in
+//! [`Context::scope`] or [`Context::sync_scope`].
 //!
 //! # Other calls
 //!
@@ -127,7 +128,7 @@ pub use balance::{Balanced, balanced};
 pub use client::{ClientLayer, ClientService, ResponseBody, ResponseFuture};
 #[cfg(feature = "queue")]
 pub use client::{HandOver, handed_over};
-pub use context::{Context, Scope, spawn};
+pub use context::{Context, Scope, spawn, spawn_blocking};
 pub use control::{NotReady, Source, Status};
 pub use damper::Damper;
 pub use damper_core::chain::Repeater;

@@ -11,7 +11,7 @@ use damper_retry::Retry;
 use damper_retry::driver::{Begun, Source, Watch};
 
 use crate::background::clock::Clock;
-use crate::context::Context;
+use crate::context::{Context, LazyContext};
 use crate::outcome::cause::Cause;
 use crate::record::telemetry::{AttemptSpan, CallSpan, Protocol};
 use crate::record::trail::AttemptTrail;
@@ -70,7 +70,7 @@ impl Source for Governed {
         let clock = self.engine.clock();
         let (deadline, flag) = Context::inherited(context.as_ref(), clock);
         let span = CallSpan::begin(Protocol::Operation, &route, &self.callee, &self.method, now);
-        let trail = AttemptTrail::begin(Ids::default(), now);
+        let trail = AttemptTrail::begin((), now);
         let call = OperationCall {
             route,
             context,
@@ -92,7 +92,7 @@ pub struct OperationCall {
     context: Option<Context>,
     clock: Clock,
     span: CallSpan,
-    trail: AttemptTrail,
+    trail: AttemptTrail<()>,
     main: Option<Running>,
     hedges: Vec<Running>,
     kills: KillWaker,
@@ -104,7 +104,7 @@ struct Running {
     span: AttemptSpan,
     /// The calls made within the attempt belong to it: those of a retry are sent once, and one that gives up
     /// stops this operation too. `None` if nothing is retried here.
-    context: Option<Context>,
+    context: Option<LazyContext>,
 }
 
 impl OperationCall {
@@ -133,7 +133,7 @@ impl Watch for OperationCall {
         let retries =
             self.route.policy().is_some_and(|policy| policy.mode == Mode::Enforce && policy.repeats());
         let limit = send.limit.map(|limit| now + limit);
-        let context = retries.then(|| Context::new(send.flag, limit, self.clock));
+        let context = retries.then(|| LazyContext::new(send.flag, limit));
         let running = Some(Running { span, context });
         if self.main.is_none() {
             self.main = running;
@@ -143,9 +143,10 @@ impl Watch for OperationCall {
     }
 
     fn enter<T>(&mut self, attempt: u32, run: impl FnOnce() -> T) -> T {
+        let clock = self.clock;
         let Some(Running { span, context }) = self.running(attempt) else { return run() };
         span.span().in_scope(|| match context {
-            Some(context) => context.sync_scope(run),
+            Some(context) => context.sync_scope(clock, run),
             None => run(),
         })
     }
@@ -153,7 +154,7 @@ impl Watch for OperationCall {
     fn classify(&self, attempt: u32, verdict: Verdict) -> Verdict {
         let mut all = self.main.iter().chain(&self.hedges);
         let running = all.find(|running| running.span.number() == attempt);
-        match (verdict, running.and_then(|running| running.context.as_ref())) {
+        match (verdict, running.and_then(|running| running.context.as_ref()?.made())) {
             // A call within the attempt was retried already, or must not be.
             (Verdict::Failure(failure), Some(context)) if context.chain().has_marks() => {
                 Verdict::Failure(Failure { no_more_retry: true, ..failure })
@@ -182,7 +183,7 @@ impl Watch for OperationCall {
     fn ended(&mut self, finish: &Finish, now: Time) {
         self.span.ended(finish, self.trail.sends(), now);
         let code = self.span.code_of(finish);
-        self.trail.ended(finish, code, now, self.route.failures());
+        self.trail.ended_with(Ids::default(), finish, code, now, self.route.failures());
         if let Some(context) = &self.context {
             context.call_ended(&self.route, finish, SEEN_AS.union(CodeSet::of(&[code])));
         }

@@ -1,6 +1,6 @@
 //! Allocations per call. Without a rule: none once the route is known, and one for a deadline. Under a rule
 //! without observers: those that buffer the request, none for spans and metrics. Per served request: its
-//! context, none for counting.
+//! context, none for counting. Per operation: none, with or without a rule.
 //!
 //! A single test in its own binary without a harness, whose threads would allocate during the test: the
 //! counting allocator counts the whole process.
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use damper_core::chain::Repeater;
-use damper_core::{MAX_ROUTES, Mode, OTHER_METHOD, Pattern, Policy, Retry};
+use damper_core::{Backoff, Jitter, MAX_ROUTES, Mode, OTHER_METHOD, Pattern, Policy, Retry, Waits};
 use damper_proto::v1;
 use damper_proto::v1::distribution_server::{Distribution, DistributionServer};
 use damper_sdk::{ClientService, Damper, Options};
@@ -201,7 +201,10 @@ impl Distribution for OneRule {
         request: tonic::Request<tonic::Streaming<v1::ClientMessage>>,
     ) -> Result<tonic::Response<Self::SubscribeStream>, tonic::Status> {
         let every = Pattern::parse("*", "*", "*", "*").expect("a sound pattern");
-        let policy = Policy { retry: Some(Retry::default()), ..Policy::new(Mode::Enforce) };
+        let waits = Waits::Fixed { delay: Duration::from_secs(30), jitter: Jitter::None };
+        let retry = Retry { backoff: Backoff::Always(waits), ..Retry::default() };
+        let ungated = Policy { retry_breaker: None, budget: None, ..Policy::new(Mode::Enforce) };
+        let policy = Policy { retry: Some(retry), ..ungated };
         let kind = Some(v1::distributed_rule::Kind::Policy((&policy).into()));
         let rules = vec![v1::DistributedRule { key: Some((&every).into()), revision: 1, kind }];
         let snapshot = v1::Snapshot { rules, last: true, ..v1::Snapshot::default() };
@@ -228,6 +231,58 @@ async fn governed() -> Damper {
     let damper = Damper::connect(Options::new([url]).service("orders")).expect("sound options");
     damper.ready(Duration::from_secs(30)).await.expect("the rule arrives");
     damper
+}
+
+/// Polls a future to its end without other tasks, which would allocate.
+fn drive<F: Future>(future: F) -> F::Output {
+    let (mut future, mut cx) = (pin!(future), Context::from_waker(Waker::noop()));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+    }
+}
+
+/// An operation that succeeds allocates nothing, also under a rule with retries.
+fn operations_allocate_nothing(under_a_rule: &Damper) {
+    let waiting = async |_| {
+        let mut polls = 0;
+        std::future::poll_fn(|_| {
+            polls += 1;
+            if polls > 1 { Poll::Ready(Ok::<_, std::io::Error>(1)) } else { Poll::Pending }
+        })
+        .await
+    };
+    for damper in [Damper::off(), under_a_rule.clone()] {
+        let insert = damper.operation("orders-db", "orders/insert").expect("sound names");
+        assert_eq!(drive(insert.call(waiting)).expect("it succeeds"), 1);
+        let region = Region::new(ALLOCATOR);
+        for _ in 0..1_000 {
+            assert!(drive(insert.call(|_| ready(Ok::<_, std::io::Error>(1)))).is_ok());
+            assert!(drive(insert.call(waiting)).is_ok());
+            assert!(drive(insert.call_mut(waiting)).is_ok());
+        }
+        let change = region.change();
+        assert_eq!(change.allocations + change.reallocations, 0, "{:?}", damper.status().source);
+    }
+    assert_eq!(calls(under_a_rule, "orders/insert"), 3_001);
+}
+
+/// A governed operation that waits for its retry, with its future and its timer.
+fn waiting_operation_is_small(under_a_rule: &Damper) {
+    const CALLS: usize = 1_000;
+    let insert = under_a_rule.operation("orders-db", "orders/insert").expect("sound names").retry_all();
+    let mut waiting = Vec::with_capacity(CALLS);
+    let region = Region::new(ALLOCATOR);
+    for _ in 0..CALLS {
+        let mut call = Box::pin(insert.call(|_| ready(Err::<(), _>(0))));
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        waiting.push(call);
+    }
+    let change = region.change();
+    let bytes = (change.bytes_allocated - change.bytes_deallocated) / CALLS;
+    println!("a waiting operation has {bytes} bytes");
+    assert!(bytes <= 1 << 10, "{bytes}");
 }
 
 fn served(damper: &Damper, method: &str) -> (u64, u64) {
@@ -285,6 +340,9 @@ async fn check_allocations() {
     cost(&mut layered, request(&reads, TAKE));
     costs_more_by(GOVERNED, &mut bare, &mut layered, TAKE);
     assert_eq!(calls(&under_a_rule, "stock.v1.Stock/Take"), 1_001);
+
+    operations_allocate_nothing(&under_a_rule);
+    waiting_operation_is_small(&under_a_rule);
 
     let repeat = &[("damper-retry", "1"), ("grpc-previous-rpc-attempts", "1")];
     serving_costs_the_context(&damper, &mut bare, &[], TAKE);

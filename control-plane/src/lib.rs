@@ -33,6 +33,7 @@ pub use crate::server::Server;
 pub use crate::server::error::{ServeError, StartError};
 pub use crate::server::first_token::BootstrapError;
 pub use crate::state::retention::{HistoryRetention, RetentionTooShort};
+pub use crate::write::MAX_QUEUES;
 pub use damper_net::limits::{Limits, Rate};
 pub use damper_net::tls::{ClientCertificates, Pem, TlsConfig};
 pub use damper_store::StoreUrl;

@@ -119,7 +119,8 @@ fn change(sent: &v1::RuleChange) {
         Some(Kind::Put(sent)) => rule(sent),
         Some(Kind::PutGuard(sent)) => guard(sent),
         Some(Kind::Delete(sent) | Kind::DeleteGuard(sent)) => pattern(sent),
-        None => {}
+        Some(Kind::PutQueue(sent)) => queue(sent),
+        Some(Kind::DeleteQueue(_)) | None => {}
     }
 }
 
@@ -161,6 +162,13 @@ fn guard(sent: &v1::Guard) {
     assert_eq!(made.as_ref(), Ok(&guard));
     let ceiling = wire.ceiling.as_ref().map(|ceiling| convert::ceiling(ceiling, guard.pattern()));
     assert_eq!(ceiling, Some(Ok(*guard.ceiling())));
+}
+
+fn queue(sent: &v1::Queue) {
+    if let Ok(queue) = convert::queue(sent) {
+        let wire = v1::Queue::from(&queue);
+        assert_eq!(convert::queue(&wire).as_ref(), Ok(&queue));
+    }
 }
 
 fn pattern(sent: &v1::Pattern) {

@@ -70,7 +70,7 @@ fn retries() -> Vec<Row> {
             "retry.max_duration",
             none(),
             times(&TIMEOUT),
-            "from the first attempt; only stops further attempts: a wait beyond it does not start",
+            "from the first attempt; only stops further attempts: a wait that reaches it does not start",
         ),
         (
             "retry.per_attempt_timeout",

@@ -53,15 +53,19 @@ async fn locked_database(folder: &Path) -> SqlitePool {
 #[derive(Clone, Default)]
 struct Reached {
     requests: Arc<AtomicU64>,
-    left_ms: Arc<AtomicU64>,
+    /// Those that were sent by a retry.
+    retries: Arc<AtomicU64>,
+    left: Arc<AtomicU64>,
 }
 
 impl Reached {
     fn note(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let left = Context::current().and_then(|context| context.time_left()).expect("a deadline");
+        let context = Context::current().expect("a server layer");
+        self.retries.fetch_add(u64::from(context.is_retry()), Ordering::Relaxed);
+        let left = context.time_left().expect("a deadline");
         let left = u64::try_from(left.as_micros()).expect("a short time");
-        self.left_ms.fetch_max(left, Ordering::Relaxed);
+        self.left.fetch_max(left, Ordering::Relaxed);
     }
 
     fn requests(&self) -> u64 {
@@ -69,17 +73,19 @@ impl Reached {
     }
 
     fn left(&self) -> u64 {
-        self.left_ms.load(Ordering::Relaxed)
+        self.left.load(Ordering::Relaxed)
     }
 }
 
 /// `c`: a statement for each gRPC request.
-async fn database_service(damper: Damper, pool: SqlitePool, statements: Reached) -> Hop {
+async fn database_service(damper: Damper, pool: SqlitePool, reached: Reached, statements: Reached) -> Hop {
     let insert = damper.operation("orders-db", "orders/insert").expect("good names").retry_all();
     let layer = damper.server_layer();
     Hop::serve(Some(layer), move |_| {
         let (insert, pool, statements) = (insert.clone(), pool.clone(), statements.clone());
+        let reached = reached.clone();
         async move {
+            reached.note();
             let statement = insert.call(|_| async {
                 statements.note();
                 sqlx::query("INSERT INTO orders (item) VALUES ('tea')").execute(&pool).await
@@ -135,12 +141,15 @@ async fn top_service(damper: &Damper, below: String) -> Hop {
 struct Outcome {
     /// Requests to `b` and `c`, and statements.
     reached: [u64; 3],
+    /// Those of them that belong to a retry.
+    retries: [u64; 3],
     /// The longest time left at each, in microseconds.
     left: [u64; 3],
     routes: Vec<(String, String, u64, u64)>,
 }
 
-async fn one_request(control_plane: &ControlPlane) -> Outcome {
+/// `flag`: the request carries `damper-retry`, as that of a service that retries it.
+async fn one_request(control_plane: &ControlPlane, flag: Option<&'static str>) -> Outcome {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let pool = locked_database(folder.path()).await;
     let (at_b, at_c, statements) = (Reached::default(), Reached::default(), Reached::default());
@@ -150,18 +159,22 @@ async fn one_request(control_plane: &ControlPlane) -> Outcome {
         damper(control_plane, "c").await,
     );
     let edge = damper(control_plane, "edge").await;
-    let bottom = database_service(c.clone(), pool, statements.clone()).await;
+    let bottom = database_service(c.clone(), pool, at_c.clone(), statements.clone()).await;
     let middle = http_service(&b, &bottom, at_b.clone()).await;
     let top = top_service(&a, middle).await;
     let channel = top.governed_channel(&edge.client_layer("a").expect("a good name")).await;
-    call(channel, Request::new(String::new())).await.expect_err("the database is locked");
-    at_c.requests.store(bottom.handled(), Ordering::Relaxed);
+    let mut request = Request::new(String::new());
+    if let Some(flag) = flag {
+        request.metadata_mut().insert("damper-retry", flag.parse().expect("a number"));
+    }
+    call(channel, request).await.expect_err("the database is locked");
     for damper in [edge, a, b, c] {
         damper.shutdown().await;
     }
     let all = [&at_b, &at_c, &statements];
     Outcome {
         reached: all.map(Reached::requests),
+        retries: all.map(|reached| reached.retries.load(Ordering::Relaxed)),
         left: all.map(Reached::left),
         routes: routes(control_plane).await,
     }
@@ -188,10 +201,13 @@ async fn routes(control_plane: &ControlPlane) -> Vec<(String, String, u64, u64)>
 async fn only_the_operation_nearest_the_fault_is_retried_across_protocols() {
     let control_plane = ControlPlane::start().await;
     control_plane.apply(&rule(POLICY)).await;
-    let outcome = one_request(&control_plane).await;
+    let outcome = one_request(&control_plane, None).await;
     assert_eq!(outcome.reached, [1, 1, 3]);
-    let [at_b, _, at_database] = outcome.left;
-    assert!(20_000_000 > at_b && at_b > at_database && at_database > 10_000_000, "{:?}", outcome.left);
+    let [at_b, at_c, at_database] = outcome.left;
+    assert!(20_000_000 > at_b && at_b > at_c && at_c > at_database, "{:?}", outcome.left);
+    assert!(at_database > 0);
+    // The statement within an attempt of the operation belongs to a retry.
+    assert_eq!(outcome.retries, [0, 0, 2]);
     let route = |callers: &str, method: &str, attempts| (callers.to_owned(), method.to_owned(), 1, attempts);
     assert_eq!(
         outcome.routes,
@@ -205,9 +221,17 @@ async fn only_the_operation_nearest_the_fault_is_retried_across_protocols() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn retry_from_above_is_sent_once_by_all_protocols() {
+    let control_plane = ControlPlane::start().await;
+    control_plane.apply(&rule(POLICY)).await;
+    let outcome = one_request(&control_plane, Some("1")).await;
+    assert_eq!((outcome.reached, outcome.retries), ([1, 1, 1], [1, 1, 1]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_flags_attempts_multiply_across_protocols() {
     let control_plane = ControlPlane::start().await;
     control_plane.apply(&rule(&format!("{POLICY}, {FLAGS_OFF}"))).await;
-    let outcome = one_request(&control_plane).await;
+    let outcome = one_request(&control_plane, None).await;
     assert_eq!(outcome.reached, [9, 27, 81]);
 }

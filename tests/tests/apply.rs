@@ -141,7 +141,8 @@ async fn lists_conflicts_by_field(server: &ControlPlane) {
             let refused = server.write(options, changes()).await.unwrap_err();
             let found = conflicts(&refused);
             let told = |conflict: &v1::Conflict| {
-                let v1::Conflict { guard, key, owner, field, current, wanted } = conflict.clone();
+                let v1::Conflict { guard, key, owner, field, current, wanted, queue } = conflict.clone();
+                assert_eq!(queue, "", "no queue is in the set");
                 let key = key.unwrap();
                 let name = if guard { key.callee_service } else { key.caller_service };
                 [name, owner, field, current, wanted].join("|")

@@ -15,6 +15,7 @@ use damper_tests::guide::{self, Block, Session};
 const README: &str = include_str!("../../README.md");
 const COMPARISON: &str = include_str!("../../docs/comparison.md");
 const ARCHITECTURE: &str = include_str!("../../ARCHITECTURE.md");
+const SECURITY: &str = include_str!("../../docs/security.md");
 const POLICY: &str = include_str!("../../docs/policy.md");
 const EXAMPLE: &str = include_str!("../../client-sdk/examples/adopt.rs");
 
@@ -159,6 +160,37 @@ fn the_rust_in_the_readme_is_the_example_that_compiles() {
     assert!(!rust.is_empty(), "the README shows how a service adopts Damper");
     for line in rust.iter().flat_map(|block| block.text.lines()).filter(|line| !line.trim().is_empty()) {
         assert!(EXAMPLE.contains(line.trim()), "not in the example: {line}");
+    }
+}
+
+/// Every name in code font is a test, or else a setting or a field.
+#[test]
+fn tests_named_in_the_security_page_exist() {
+    let mut code = String::new();
+    for folder in ["client-sdk", "control-plane", "proto", "tests", "web-ui/src"] {
+        read_rust(&root().join(folder), &mut code);
+    }
+    let is_name = |text: &&str| {
+        text.contains('_') && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+    };
+    let named: BTreeSet<&str> = SECURITY.split('`').skip(1).step_by(2).filter(is_name).collect();
+    let is_known = |name: &&str| {
+        ["fn NAME(", "NAME: ", "\"NAME\""].iter().any(|form| code.contains(&form.replace("NAME", name)))
+    };
+    let unknown: Vec<_> = named.iter().filter(|name| !is_known(name)).collect();
+    assert!(unknown.is_empty(), "neither a test nor a setting: {unknown:?}");
+    let tests = named.iter().filter(|name| code.contains(&format!("fn {name}(")));
+    assert!(tests.count() > 20, "the page names the tests of its bounds");
+}
+
+fn read_rust(folder: &Path, into: &mut String) {
+    for entry in std::fs::read_dir(folder).expect("a folder of the repository") {
+        let path = entry.expect("an entry of the folder").path();
+        if path.is_dir() {
+            read_rust(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push_str(&std::fs::read_to_string(&path).expect("it is text"));
+        }
     }
 }
 

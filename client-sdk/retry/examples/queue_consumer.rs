@@ -6,7 +6,7 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-use damper_retry::{Fate, Retry};
+use damper_retry::Retry;
 
 #[derive(Debug)]
 struct Message {
@@ -36,14 +36,13 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     while let Some(message) = queue.pop_front() {
         match consume.call(message.id, async |_| store(&message).await).await {
             Ok(()) => stored.push(message.id),
-            // The body ran and failed: the transaction rolls back, and the queue delivers the message again.
-            Err(error) if error.last().is_some() => queue.push_back(message),
             // No attempt is left, or the last error is not retried. The body did not run.
-            Err(error) if matches!(error.fate(), Some(Fate::AttemptsExhausted | Fate::NotRetryable)) => {
+            Err(error) if error.is_recovery() => {
                 println!("message {} failed {} times", message.id, error.attempts());
                 dead_letters.push(message.id);
             }
-            // A gate blocked the attempt, or the store is full: deliver it later.
+            // The transaction rolls back, and the queue delivers the message again: the body failed, a gate
+            // blocked the attempt, or the store is full.
             Err(_) => queue.push_back(message),
         }
     }

@@ -48,6 +48,8 @@ pub enum Reason {
     NotPermitted,
     /// Cancelled by the future given to [`Retry::call_until`](crate::Retry::call_until).
     Cancelled,
+    /// Stateful retry: no attempt of the key is left, for this reason. The body did not run.
+    KeyEnded(Ending),
     /// Stateful retry: the store is full, and the key is new.
     StoreFull,
 }
@@ -79,10 +81,21 @@ impl<E> Error<E> {
 
     /// Returns how the call ended; `None` if the engine did not end it.
     pub fn fate(&self) -> Option<Fate> {
+        self.ending().map(|ending| ending.fate)
+    }
+
+    /// As [`fate`](Self::fate), with the difference between `enforce` and `observe`.
+    pub fn ending(&self) -> Option<Ending> {
         match self {
-            Self::Failed(failed) => Some(failed.ending.fate),
-            Self::NotAnswered(not_answered) => not_answered.fate(),
+            Self::Failed(failed) => Some(failed.ending),
+            Self::NotAnswered(not_answered) => not_answered.ending(),
         }
+    }
+
+    /// Stateful retry: returns true if no attempt of the key is left, so that the body did not run. The key
+    /// is forgotten: recover now, for example with a dead-letter queue.
+    pub fn is_recovery(&self) -> bool {
+        matches!(self, Self::NotAnswered(NotAnswered { reason: Reason::KeyEnded(_), .. }))
     }
 
     /// Returns the attempts made.
@@ -111,8 +124,12 @@ impl NotAnswered {
     /// Returns how the call ended; `None` if the engine did not end it.
     #[must_use]
     pub fn fate(&self) -> Option<Fate> {
+        self.ending().map(|ending| ending.fate)
+    }
+
+    fn ending(&self) -> Option<Ending> {
         match self.reason {
-            Reason::Ended(ending) => Some(ending.fate),
+            Reason::Ended(ending) | Reason::KeyEnded(ending) => Some(ending),
             Reason::NotPermitted | Reason::Cancelled | Reason::StoreFull => None,
         }
     }
@@ -134,6 +151,7 @@ impl fmt::Display for NotAnswered {
         let effort = Effort(self.attempts, self.elapsed);
         match self.reason {
             Reason::Ended(ending) => write!(f, "no answer: {ending} ({effort})"),
+            Reason::KeyEnded(ending) => write!(f, "no attempt is left: {ending} ({effort})"),
             Reason::NotPermitted => f.write_str("not permitted by a listener"),
             Reason::Cancelled => write!(f, "cancelled ({effort})"),
             Reason::StoreFull => f.write_str("the store of stateful retries is full"),

@@ -12,9 +12,6 @@ use crate::events::{AttemptEnded, CallEnded, Listener};
 /// Work before a retry.
 pub(crate) type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Limits by class of errors that one handle can have.
-pub(crate) const MAX_LIMITS: usize = 8;
-
 /// Assessment of one outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assessment {
@@ -25,6 +22,8 @@ pub struct Assessment {
     pub(crate) verdict: Option<Verdict>,
     /// Wait that the callee asked for, as a pushback.
     pub(crate) hint: Option<Duration>,
+    /// Random time after that wait.
+    pub(crate) spread: Duration,
     /// Wait that the caller chose instead of the backoff.
     pub(crate) wait: Option<Duration>,
     /// Class of errors with a limit of its own: its place among the limits, and the most attempts.
@@ -42,8 +41,15 @@ impl Assessment {
         Self { verdict: Some(verdict), never, ..Self::new(class) }
     }
 
+    /// Adds a random time to the wait that the callee asked for.
+    #[must_use]
+    pub fn spread(self, spread: Duration) -> Self {
+        Self { spread, ..self }
+    }
+
     fn new(class: Class) -> Self {
-        Self { class, never: false, verdict: None, hint: None, wait: None, limit: None, limits: 0 }
+        let spread = Duration::ZERO;
+        Self { class, never: false, verdict: None, hint: None, spread, wait: None, limit: None, limits: 0 }
     }
 }
 
@@ -195,7 +201,13 @@ impl<T, E, P: Handlers<T, E>, X: Part<T, E>> Handlers<T, E> for With<P, X> {
     }
 
     fn before_retry(&self, attempt: u32, error: &E) -> Option<BoxFuture> {
-        self.inner.before_retry(attempt, error).or_else(|| self.part.before_retry(attempt, error))
+        match (self.inner.before_retry(attempt, error), self.part.before_retry(attempt, error)) {
+            (Some(first), Some(then)) => Some(Box::pin(async {
+                first.await;
+                then.await;
+            })),
+            (first, then) => first.or(then),
+        }
     }
 
     fn call_ended(&self, event: &CallEnded<'_>) {

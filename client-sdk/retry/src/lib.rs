@@ -79,7 +79,7 @@ pub use stateful::Stateful;
 #[doc = include_str!("../README.md")]
 mod readme {}
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "tonic"))]
 #[doc = include_str!("../../../docs/retry-anything.md")]
 mod retry_anything {}
 

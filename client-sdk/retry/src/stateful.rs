@@ -3,7 +3,8 @@
 //! Each call makes one attempt and returns its error at once, so that the queue's transaction rolls back.
 //! The store counts the attempts of each key, also those that were dropped or panicked. When none is left,
 //! the next call with the key does not run its body: it returns the fate, for a recovery such as a
-//! dead-letter queue. A gate never ends a key: it only blocks the attempt of the moment.
+//! dead-letter queue. What depends on the moment or on one delivery never ends a key: a gate, a deadline, a
+//! pushback, a flag of the chain, the absence of a rule.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -43,8 +44,8 @@ struct KeyState {
 }
 
 impl<P, S: Source> Retry<P, S> {
-    /// Returns a stateful retry that keeps at most `capacity` keys, each for `keep` after its last attempt. A
-    /// full store accepts no new key and drops none.
+    /// Returns a stateful retry that keeps at most `capacity` keys, each for `keep` after its last attempt
+    /// began or ended. A full store accepts no new key and drops none.
     pub fn stateful<K: Eq + Hash, E>(self, capacity: usize, keep: Duration) -> Stateful<K, E, P, S> {
         let (leaves, keys): (LeavesRetry<E>, _) = (Arc::new(|_| true), Mutex::default());
         Stateful { retry: self, capacity, keep, leaves, keys }
@@ -62,9 +63,9 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
     /// Makes the next attempt of a key.
     ///
     /// # Errors
-    /// The attempt's error; with the fate `retry` if an attempt is left. Without running the body: the fate
-    /// of a key without attempts left, once, and then the key is forgotten; the fate of a gate that blocks
-    /// the attempt; [`Reason::StoreFull`].
+    /// The attempt's error; with the fate `retry` if an attempt is left. Without running the body:
+    /// [`Reason::KeyEnded`] if no attempt is left, once, and then the key is forgotten (see
+    /// [`Error::is_recovery`]); the fate of a gate that blocks the attempt; [`Reason::StoreFull`].
     pub async fn call<T, B, Fut>(&self, key: K, body: B) -> Result<T, Error<E>>
     where
         P: Handlers<T, E>,
@@ -74,8 +75,7 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
         let earlier = self.begin(&key).map_err(Error::NotAnswered)?;
         let call = Calling::new(&self.retry, body, false, true);
         let result = call.continuing(earlier, Arc::clone(&self.leaves)).await;
-        self.note(&key, earlier.attempts, &result);
-        result
+        self.note(&key, earlier.attempts, result)
     }
 
     /// As [`call`](Self::call), as if the key were new: for a key that may be used again.
@@ -121,11 +121,12 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
                 let KeyState { attempts, began, blocked, ended, .. } = *held.get();
                 let elapsed = now.since(began);
                 let Some(ending) = ended else {
-                    held.get_mut().attempts = attempts.saturating_add(1);
+                    let state = held.get_mut();
+                    (state.attempts, state.last) = (attempts.saturating_add(1), now);
                     return Ok(Earlier { attempts, elapsed, blocked });
                 };
                 held.remove();
-                Err(NotAnswered { reason: Reason::Ended(ending), attempts, elapsed })
+                Err(NotAnswered { reason: Reason::KeyEnded(ending), attempts, elapsed })
             }
             Entry::Occupied(mut expired) => {
                 expired.insert(new);
@@ -139,30 +140,44 @@ impl<K: Eq + Hash + Clone, E, P, S: Source> Stateful<K, E, P, S> {
     }
 
     /// Keeps the key if its call failed and may go on, or must go to recovery; forgets it otherwise.
-    fn note<T>(&self, key: &K, earlier: u32, result: &Result<T, Error<E>>) {
+    fn note<T>(&self, key: &K, earlier: u32, result: Result<T, Error<E>>) -> Result<T, Error<E>> {
         let mut keys = self.keys();
-        let Err(error) = result else {
-            keys.remove(key);
-            return;
+        let error = match result {
+            Ok(value) => {
+                keys.remove(key);
+                return Ok(value);
+            }
+            Err(error) => error,
         };
-        let Some(state) = keys.get_mut(key) else { return };
         let made = error.attempts().saturating_sub(earlier);
-        // One was counted when the call began.
-        state.attempts = state.attempts.saturating_add(made).saturating_sub(1);
-        state.last = self.retry.source().clock().now();
-        let fate = error.fate().unwrap_or(Fate::Cancelled);
-        state.blocked = is_blocked(fate);
-        let goes_on = state.blocked || matches!(fate, Fate::Retry | Fate::Cancelled);
-        state.ended = Some(Ending::real(fate)).filter(|_| !goes_on);
-        // This call went to recovery.
-        if made == 0 && !goes_on {
-            keys.remove(key);
+        let ended = error.ending().filter(|ending| ends_key(*ending));
+        if let Some(state) = keys.get_mut(key) {
+            // One was counted when the call began.
+            state.attempts = state.attempts.saturating_add(made).saturating_sub(1);
+            state.last = self.retry.source().clock().now();
+            state.blocked = error.fate().is_some_and(is_blocked);
+            state.ended = ended;
+        }
+        match (error, ended) {
+            // No attempt was left when the call began: it is the recovery.
+            (Error::NotAnswered(not_answered), Some(ending)) if made == 0 => {
+                keys.remove(key);
+                Err(Error::NotAnswered(NotAnswered { reason: Reason::KeyEnded(ending), ..not_answered }))
+            }
+            (error, _) => Err(error),
         }
     }
 
     fn keys(&self) -> MutexGuard<'_, HashMap<K, KeyState>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns true if no later call with the key makes an attempt. Others depend on the moment, or on one
+/// delivery; in observe mode and without a rule nothing is limited.
+fn ends_key(ending: Ending) -> bool {
+    use Fate::{AttemptsExhausted, MaxDuration, NotRetryable};
+    !ending.would && matches!(ending.fate, AttemptsExhausted | MaxDuration | NotRetryable)
 }
 
 /// Returns true if a gate ended the call, which may open again.

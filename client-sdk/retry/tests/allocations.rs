@@ -6,10 +6,12 @@
 #![allow(clippy::unwrap_used)]
 
 use std::alloc::System;
+use std::future::ready;
 use std::io;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-use damper_retry::{AttemptEnded, Budget, CircuitBreaker, Listener, Ratio, Retry, RetryBreaker};
+use damper_retry::{AttemptEnded, Backoff, Budget, CircuitBreaker, Listener, Ratio, Retry, RetryBreaker};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tokio::task::yield_now;
 
@@ -39,7 +41,38 @@ fn main() {
     println!("allocations per call are within their limits");
 }
 
+/// The buffer of events is made for the first receiver.
+fn handle_is_small() {
+    let region = Region::new(ALLOCATOR);
+    let handle = Retry::named("small").build().unwrap();
+    let bytes = region.change().bytes_allocated;
+    assert!(bytes <= 8 << 10, "a handle has {bytes} bytes");
+    let region = Region::new(ALLOCATOR);
+    drop(handle.events());
+    assert!(region.change().bytes_allocated > 8 << 10);
+}
+
+/// A call that waits for its retry, with its future and its timer.
+fn waiting_call_is_small() {
+    const CALLS: usize = 1_000;
+    let retry = Retry::named("waiting").retry_all().budget(None).timeout(Duration::from_secs(60));
+    let retry = retry.backoff(Backoff::fixed(Duration::from_secs(30))).build().unwrap();
+    let mut waiting = Vec::with_capacity(CALLS);
+    let region = Region::new(ALLOCATOR);
+    for _ in 0..CALLS {
+        let mut call = Box::pin(retry.call(|_| ready(Err::<(), _>(0))));
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        waiting.push(call);
+    }
+    let change = region.change();
+    let bytes = (change.bytes_allocated - change.bytes_deallocated) / CALLS;
+    println!("a waiting call has {bytes} bytes");
+    assert!(bytes <= 1 << 10, "{bytes}");
+}
+
 async fn check_allocations() {
+    waiting_call_is_small();
+    handle_is_small();
     let plain = Retry::named("plain").build().unwrap();
     let yielding = async |_| {
         yield_now().await;
@@ -64,7 +97,7 @@ async fn check_allocations() {
     assert_eq!(cost(async || full.call(async |_| Ok(1)).await).await, 0, "ready at once");
     assert_eq!(cost(async || full.call(yielding).await).await, 1, "the timer of its limit");
 
-    let failing = Retry::named("failing").retry_all().backoff(damper_retry::Backoff::none()).build().unwrap();
+    let failing = Retry::named("failing").retry_all().backoff(Backoff::none()).build().unwrap();
     let retried = async || {
         failing.call(async |attempt| if attempt.is_retry() { Ok(()) } else { Err(0) }).await.map_err(drop)
     };

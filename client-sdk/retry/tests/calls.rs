@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::future::{pending, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -12,7 +13,8 @@ use std::thread::{self, Thread};
 
 use common::{Fault, eager, ms, play};
 use damper_retry::{
-    Backoff, BoxRetry, Budget, Error, Fate, Hedge, HedgeDelay, Mode, Policy, Ratio, Retry, RetryBreaker, Stop,
+    Backoff, BoxRetry, Budget, Error, Fate, Handlers, Hedge, HedgeDelay, Mode, Policy, Ratio, Retry,
+    RetryBreaker, Stateful, Stop,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, advance, sleep, timeout};
@@ -145,6 +147,100 @@ async fn stateful_limit_of_time_covers_all_calls_of_a_key() {
     advance(ms(5000)).await;
     let error = fail().await;
     assert_eq!((error.fate(), error.last(), error.elapsed()), (Some(Fate::MaxDuration), None, ms(5000)));
+}
+
+/// Returns the number of the attempt that ran, and the error.
+async fn deliver<P: Handlers<(), Fault>>(
+    stateful: &Stateful<&'static str, Fault, P>,
+    outcome: Option<Fault>,
+) -> (u32, Error<Fault>) {
+    let ran = Cell::new(0);
+    let result = stateful
+        .call("key", async |attempt| {
+            ran.set(attempt.number());
+            match outcome {
+                Some(fault) => Err::<(), _>(fault),
+                None => pending().await,
+            }
+        })
+        .await;
+    (ran.get(), result.unwrap_err())
+}
+
+#[tokio::test(start_paused = true)]
+async fn stateful_key_goes_on_after_a_deadline_of_a_call() {
+    let retry = eager().timeout(ms(10)).retry_all().build().unwrap().stateful(10, ms(60_000));
+    for number in 1..=3 {
+        let (ran, error) = deliver(&retry, None).await;
+        assert_eq!((ran, error.fate(), error.is_recovery()), (number, Some(Fate::Deadline), false));
+    }
+    let (ran, error) = deliver(&retry, None).await;
+    assert_eq!((ran, error.fate(), error.is_recovery()), (0, Some(Fate::AttemptsExhausted), true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn stateful_key_goes_on_after_a_long_pushback() {
+    let hint = |_: &Fault| Some(ms(3_600_000));
+    let retry = eager().retry_all().wait_hint(hint).build().unwrap().stateful(10, ms(60_000));
+    for number in 1..=3 {
+        let (ran, error) = deliver(&retry, Some(Fault::Io)).await;
+        assert_eq!((ran, error.fate(), error.is_recovery()), (number, Some(Fate::Pushback), false));
+    }
+    let (ran, error) = deliver(&retry, Some(Fault::Io)).await;
+    assert_eq!((ran, error.fate(), error.is_recovery()), (0, Some(Fate::AttemptsExhausted), true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn stateful_key_of_an_observed_policy_runs_each_time() {
+    let policy = Policy { retry: Some(damper_core::Retry::default()), ..Policy::new(Mode::Observe) };
+    let retry = eager().policy(policy).retry_if(|error: &Fault| *error == Fault::Io).build().unwrap();
+    for fault in [Fault::Io, Fault::Business] {
+        let stateful = retry.clone().stateful(10, ms(60_000));
+        for number in 1..=6 {
+            let (ran, error) = deliver(&stateful, Some(fault)).await;
+            assert_eq!((ran, error.is_recovery()), (number, false), "{error:?}");
+            assert!(error.ending().unwrap().would);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stateful_recovery_is_recognised_whatever_its_fate() {
+    let not_retried = eager().retry_if(|_: &Fault| false).build().unwrap().stateful(10, ms(60_000));
+    let too_old = eager().max_duration(ms(5000)).retry_all().build().unwrap().stateful(10, ms(60_000));
+    let (ran, error) = deliver(&not_retried, Some(Fault::Io)).await;
+    assert_eq!((ran, error.fate(), error.is_recovery()), (1, Some(Fate::NotRetryable), false));
+    let (ran, error) = deliver(&not_retried, Some(Fault::Io)).await;
+    assert_eq!((ran, error.fate(), error.is_recovery()), (0, Some(Fate::NotRetryable), true));
+    assert!(!deliver(&too_old, Some(Fault::Io)).await.1.is_recovery());
+    advance(ms(5000)).await;
+    let (ran, error) = deliver(&too_old, Some(Fault::Io)).await;
+    assert_eq!((ran, error.fate(), error.is_recovery()), (0, Some(Fate::MaxDuration), true));
+    let Error::NotAnswered(not_answered) = error else { panic!("{error:?}") };
+    assert_eq!(not_answered.to_string(), "no attempt is left: max_duration (1 attempt in 5.0s)");
+    assert_eq!((not_retried.len(), too_old.len()), (0, 0), "the keys are forgotten");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stateful_attempt_in_flight_keeps_its_key() {
+    let retry = eager().retry_all().build().unwrap().stateful(1, ms(1000));
+    let fail = async |key: u32, ms_| {
+        retry
+            .call(key, async |attempt| {
+                sleep(ms(ms_)).await;
+                Err::<(), _>(if attempt.number() == 1 { Fault::Io } else { Fault::Timeout })
+            })
+            .await
+            .unwrap_err()
+    };
+    fail(1, 0).await;
+    advance(ms(900)).await;
+    let (second, other) = tokio::join!(fail(1, 500), async {
+        sleep(ms(300)).await;
+        fail(2, 0).await
+    });
+    assert_eq!((second.attempts(), other.fate()), (2, None), "the store is full");
+    assert_eq!(fail(1, 0).await.attempts(), 3);
 }
 
 #[tokio::test(start_paused = true)]

@@ -76,6 +76,47 @@ async fn loops_error_keeps_its_source_and_converts_back() {
     assert_eq!(error.into_last(|_| unreachable!()).0.kind(), io::ErrorKind::BrokenPipe);
 }
 
+/// The one-liners of the documents.
+#[tokio::test(start_paused = true)]
+async fn loops_permanent_statuses_are_not_retried() {
+    let grpc = eager().classify(|code: &i32| Class::of_grpc(*code)).build().unwrap();
+    let retried = [Code::DeadlineExceeded, Code::ResourceExhausted, Code::Aborted, Code::Unavailable];
+    for code in Code::ALL.into_iter().filter(|code| *code != Code::Ok) {
+        let number = i32::try_from(code.number()).unwrap();
+        let attempts = if retried.contains(&code) { 3 } else { 1 };
+        assert_eq!(play::<(), _, _>(&grpc, &[Err(number)]).await.0.len(), attempts, "{code}");
+    }
+    let http = eager().classify(|status: &u16| Class::of_http(*status)).build().unwrap();
+    for (status, attempts) in [(404, 1), (408, 3), (429, 3), (500, 1), (501, 1), (503, 3), (507, 1)] {
+        assert_eq!(play::<(), _, _>(&http, &[Err(status)]).await.0.len(), attempts, "{status}");
+    }
+    let not_found = Code::NotFound.number() as i32;
+    let all = eager().classify(|code: &i32| Class::of_grpc(*code)).codes(&[Code::NotFound]).build().unwrap();
+    assert_eq!(play::<(), _, _>(&all, &[Err(not_found)]).await.0.len(), 3, "the caller chooses");
+}
+
+#[tokio::test(start_paused = true)]
+async fn loops_ninth_limit_by_class_counts() {
+    let limit = |class: u32| move |error: &u32| *error == class;
+    let retry = eager()
+        .stop(Stop::Never)
+        .limit(2, limit(1))
+        .limit(3, limit(2))
+        .limit(4, limit(3))
+        .limit(5, limit(4))
+        .limit(6, limit(5))
+        .limit(7, limit(6))
+        .limit(8, limit(7))
+        .limit(9, limit(8))
+        .limit(10, limit(9))
+        .build()
+        .unwrap();
+    for class in [1, 8, 9] {
+        let outcomes = [vec![Err(class); 20], vec![Ok(())]].concat();
+        assert_eq!(play(&retry, &outcomes).await.0.len(), class as usize + 1, "{class}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn loops_without_a_predicate_the_error_type_decides() {
     let retry = eager().build().unwrap();

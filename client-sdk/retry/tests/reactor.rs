@@ -56,6 +56,24 @@ async fn reactor_hook_before_each_retry_is_awaited() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn reactor_hooks_run_in_their_order() {
+    let hooks = Arc::new(Mutex::new(Vec::new()));
+    let hook = |number: u32| {
+        let hooks = Arc::clone(&hooks);
+        move |attempt, _: &Fault| {
+            let hooks = Arc::clone(&hooks);
+            async move {
+                sleep(ms(30)).await;
+                hooks.lock().unwrap().push((number, attempt));
+            }
+        }
+    };
+    let retry = eager().max_attempts(2).retry_all().before_retry(hook(1)).before_retry(hook(2));
+    let (starts, _) = play::<(), _, _>(&retry.build().unwrap(), &[Err(Fault::Io)]).await;
+    assert_eq!((starts, hooks.lock().unwrap().clone()), (vec![0, 60], vec![(1, 1), (2, 1)]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn reactor_hook_is_cut_at_the_limit_of_the_call() {
     let retry = || eager().timeout(ms(500)).retry_all().before_retry(|_, _: &Fault| pending::<()>());
     let began = Instant::now();

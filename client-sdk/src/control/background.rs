@@ -124,6 +124,9 @@ mod tests {
 
     use super::*;
     use crate::control::Control;
+    use crate::control::applier::{PersistedState, Position};
+    use crate::control::state_file::StateFile;
+    use crate::control::status::Source;
     use crate::options::Options;
     use crate::routes::Runtime;
 
@@ -144,6 +147,33 @@ mod tests {
         assert_eq!(Handle::current().metrics().num_alive_tasks(), 1);
         control.shutdown().await;
         assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
+    }
+
+    #[test]
+    fn rules_on_disk_are_used_while_blocking_threads_are_busy() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+        let runtime = runtime.unwrap();
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        let taken = runtime.spawn_blocking(move || wait.recv().is_ok());
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options::new(["http://127.0.0.1:1"]).service("orders").environment(|_| None);
+        let settings = options.state_dir(folder.path()).resolve().unwrap();
+        let position = Position { epoch: "e".to_owned(), revision: 7, commit: 1 };
+        let place = StateFile::new(folder.path(), &settings.identity);
+        place.store(PersistedState { position: Some(position), ..PersistedState::default() }).unwrap();
+        let engine = Runtime::new("orders", "default");
+        let read = runtime.block_on(async {
+            let control = Control::start(settings, engine, &Handle::current());
+            let mut status = control.shared.status.subscribe();
+            let loaded = status.wait_for(|status| status.source == Source::LastKnownGood);
+            // Longer than a read takes on a busy machine; reaching it is a failure.
+            let loaded = tokio::time::timeout(Duration::from_secs(30), loaded).await;
+            loaded.map(|status| status.unwrap().revision)
+        });
+        drop(go_on);
+        assert_eq!(read, Ok(7));
+        runtime.block_on(taken).unwrap();
     }
 
     #[tokio::test]

@@ -1,17 +1,18 @@
 //! Assessment of HTTP responses and errors.
 
 use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use damper_core::{Failure, Pushback, Verdict, http as rules};
+use damper_core::{Code, Failure, Pushback, Verdict, http as rules};
 use damper_retry::Handlers;
 use damper_retry::driver::Assessment;
 use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 
 use super::message::HttpResponse;
-use crate::headers;
-use crate::outcome::verdict;
+use crate::outcome::verdict::{self, Repeat};
 
 /// Outcome of an attempt, with what its assessment needs.
 #[derive(Clone, Copy, Debug)]
@@ -27,31 +28,85 @@ impl Sent<()> {
     }
 }
 
-/// Assesses responses and errors by the rules for HTTP.
+/// Advice about a retry by a vendor's own header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RetryHint {
+    /// Nothing: the status decides.
+    #[default]
+    ByStatus,
+    /// The request failed and can be retried, whatever the status. It counts as UNAVAILABLE.
+    Retry,
+    /// The request must not be retried.
+    Never,
+}
+
+/// The head of a response.
 #[derive(Clone, Copy, Debug)]
+pub struct ResponseHead<'a> {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: &'a HeaderMap,
+}
+
+/// Reads the hint of a response.
+#[derive(Clone)]
+pub(crate) struct HintBy(pub(super) Arc<dyn Fn(ResponseHead<'_>) -> RetryHint + Send + Sync>);
+
+impl fmt::Debug for HintBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HintBy")
+    }
+}
+
+/// Assesses responses and errors by the rules for HTTP.
+#[derive(Clone, Debug)]
 pub(crate) struct Assess {
     pub(super) external: bool,
+    pub(super) hint: Option<HintBy>,
 }
 
 impl<T: HttpResponse, E: Error + 'static> Handlers<Sent<T>, Sent<E>> for Assess {
     fn assess(&self, outcome: Result<&Sent<T>, &Sent<E>>, _: u32) -> Assessment {
         match outcome {
-            Ok(Sent { value, is_idempotent, early_data }) => {
-                let (status, fields) = (value.status(), value.headers());
-                let Some(code) = rules::code_of(status.as_u16()) else {
-                    return Assessment::of_verdict(Verdict::Success, false);
-                };
-                let pushback = retry_after(fields).map(|wait| rules::spread(wait, fastrand::u64(..)));
-                let no_more_retry = !self.external && fields.contains_key(&headers::NO_MORE_RETRY);
-                let failure = Failure { code, no_more_retry, pushback: pushback.map(Pushback::After) };
-                let never = !is_idempotent || status == StatusCode::TOO_EARLY && !early_data;
-                Assessment::of_verdict(Verdict::Failure(failure), never)
-            }
+            Ok(sent) => self.of_response(sent),
             Err(Sent { value, is_idempotent, .. }) => {
-                let (verdict, was_sent) = verdict::of_http_error(value);
-                Assessment::of_verdict(verdict, was_sent && !is_idempotent)
+                let (verdict, repeat) = verdict::of_http_error(value);
+                let may_repeat = match repeat {
+                    Repeat::Always => true,
+                    Repeat::IfIdempotent => *is_idempotent,
+                    Repeat::Never => false,
+                };
+                Assessment::of_verdict(verdict, !may_repeat)
             }
         }
+    }
+}
+
+impl Assess {
+    fn of_response<T: HttpResponse>(
+        &self,
+        Sent { value, is_idempotent, early_data }: &Sent<T>,
+    ) -> Assessment {
+        let (status, headers) = (value.status(), value.headers());
+        let hint = self
+            .hint
+            .as_ref()
+            .map_or(RetryHint::ByStatus, |HintBy(hint)| hint(ResponseHead { status, headers }));
+        let code = match hint {
+            RetryHint::Retry => Some(Code::Unavailable),
+            RetryHint::ByStatus | RetryHint::Never => rules::code_of(status.as_u16()),
+        };
+        let Some(code) = code else {
+            return Assessment::of_verdict(Verdict::Success, false);
+        };
+        let pushback = retry_after(headers);
+        let spread = pushback.map(|wait| rules::spread(wait, fastrand::u64(..)));
+        let no_more_retry = !self.external && headers.contains_key(&crate::headers::NO_MORE_RETRY);
+        let failure = Failure { code, no_more_retry, pushback: pushback.map(Pushback::After) };
+        let is_early = status == StatusCode::TOO_EARLY && !early_data && hint != RetryHint::Retry;
+        let never = !is_idempotent || is_early || hint == RetryHint::Never;
+        Assessment::of_verdict(Verdict::Failure(failure), never).spread(spread.unwrap_or_default())
     }
 }
 

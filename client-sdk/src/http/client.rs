@@ -1,117 +1,27 @@
-//! The client layer for HTTP.
+//! An HTTP client with rules: the calls of its requests, and their attempts.
 
-use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll};
 
-use arc_swap::ArcSwap;
-use damper_core::{CallOptions, MAX_ROUTES, Policy, deadline, http as rules, key};
-use damper_retry::{Attempt, Body, Calling, Failed, Retry, driver};
-use http::{HeaderMap, HeaderValue, Method};
+use damper_core::{CallOptions, Policy, deadline, http as rules};
+use damper_retry::{Attempt, Body, Calling, Failed, driver};
+use http::{Extensions, HeaderMap, HeaderValue};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
-use tower_layer::Layer;
 use tower_service::Service;
 
-use super::assess::{Assess, Sent};
+use super::assess::Sent;
+use super::layer::{Handle, PathTemplate, Shared};
 use super::message::{HttpRequest, HttpResponse};
+use crate::context::Context;
 use crate::headers;
 use crate::operation::Governed;
-use crate::routes::{Callee, Runtime};
 
-/// Template of requests without one.
-const ANY_PATH: &str = "/{path}";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const EARLY_DATA: &str = "early-data";
-
-/// Applies the rules to the HTTP requests to one callee. Made by
-/// [`Damper::http_client`](crate::Damper::http_client).
-#[derive(Clone)]
-pub struct HttpClientLayer(Arc<Shared>);
-
-struct Shared {
-    engine: Arc<Runtime>,
-    callee: Arc<Callee>,
-    external: bool,
-    template: Option<Template>,
-    /// Handles by `GET:/path`.
-    handles: ArcSwap<HashMap<String, Handle>>,
-}
-
-type Handle = Arc<Retry<Assess, Governed>>;
-/// Returns the template of a path.
-type Template = Arc<dyn Fn(&Method, &str) -> String + Send + Sync>;
-
-impl HttpClientLayer {
-    pub(crate) fn new(engine: Arc<Runtime>, callee: Arc<Callee>) -> Self {
-        Self(Arc::new(Shared { engine, callee, external: true, template: None, handles: ArcSwap::default() }))
-    }
-
-    /// Treats the callee as a service inside the system: sends it flags and deadline, and heeds its flag.
-    #[must_use]
-    pub fn internal(self) -> Self {
-        self.with(|shared| Shared { external: false, ..shared })
-    }
-
-    /// Sets the function that returns the template of a path, `/orders/{id}` for `/orders/7`. Without one the
-    /// routes are named by [`HttpClient::at`], and all other requests belong to `GET:/{path}` and its like.
-    #[must_use]
-    pub fn template(self, template: impl Fn(&Method, &str) -> String + Send + Sync + 'static) -> Self {
-        self.with(|shared| Shared { template: Some(Arc::new(template)), ..shared })
-    }
-
-    /// Wraps an HTTP client: a `reqwest::Client` (feature `reqwest`), or any tower service of HTTP requests.
-    /// Its own retries must be off. (The method of `tower_layer::Layer`, without the import.)
-    pub fn layer<S>(&self, inner: S) -> HttpClient<S> {
-        HttpClient { inner, is_ready: false, shared: Arc::clone(&self.0), at: None, options: None }
-    }
-
-    fn with(self, change: impl FnOnce(Shared) -> Shared) -> Self {
-        let Shared { engine, callee, external, template, .. } = &*self.0;
-        let (engine, callee, template) = (Arc::clone(engine), Arc::clone(callee), template.clone());
-        let handles = ArcSwap::default();
-        Self(Arc::new(change(Shared { engine, callee, external: *external, template, handles })))
-    }
-}
-
-impl<S> Layer<S> for HttpClientLayer {
-    type Service = HttpClient<S>;
-
-    fn layer(&self, inner: S) -> HttpClient<S> {
-        self.layer(inner)
-    }
-}
-
-impl Shared {
-    /// Returns the handle of a route, the same each time.
-    fn handle(&self, method: String) -> Handle {
-        let known = self.handles.load();
-        if let Some(handle) = known.get(&method) {
-            return Arc::clone(handle);
-        }
-        let handle = Arc::new(self.new_handle(&method));
-        if known.len() >= MAX_ROUTES {
-            return handle;
-        }
-        self.handles.rcu(|handles| {
-            let mut handles = HashMap::clone(handles);
-            if handles.len() < MAX_ROUTES {
-                handles.insert(method.clone(), Arc::clone(&handle));
-            }
-            handles
-        });
-        handle
-    }
-
-    fn new_handle(&self, method: &str) -> Retry<Assess, Governed> {
-        let source = Governed::new(Arc::clone(&self.engine), Arc::clone(&self.callee), method);
-        let name = format!("{} {method}", self.callee.name());
-        Retry::from_source(name, source, Assess { external: self.external })
-    }
-}
 
 /// An HTTP client with Damper's rules applied.
 #[derive(Clone)]
@@ -126,7 +36,12 @@ pub struct HttpClient<S> {
 }
 
 impl<S> HttpClient<S> {
-    /// Returns the client for requests to the paths of one template: `client.at("/orders/{id}")`.
+    pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
+        Self { inner, is_ready: false, shared, at: None, options: None }
+    }
+
+    /// Returns the client for requests to the paths of one template: `client.at("/orders/{id}")`. A
+    /// [`PathTemplate`] in the extensions of an `http::Request` replaces it.
     #[must_use]
     pub fn at(&self, template: &str) -> Self
     where
@@ -166,14 +81,23 @@ impl<S> HttpClient<S> {
         S::Response: HttpResponse,
         S::Error: Error + 'static,
     {
-        let mut handle = self.shared.handle(self.method_of(&request));
-        let options = request.options().or(self.options).unwrap_or_default();
+        let extensions = request.extensions();
+        let template = extensions.and_then(Extensions::get::<PathTemplate>).map(|template| &*template.0);
+        let template = template.or(self.at.as_deref());
+        let mut handle = self.shared.handle(request.method(), request.path(), template);
+        let options = extensions.and_then(|extensions| extensions.get().copied());
+        let options = options.or(self.options).unwrap_or_default();
+        let context = extensions.and_then(|extensions| extensions.get().cloned());
         if options != CallOptions::new() {
             handle = Arc::new(handle.with_options(options));
         }
-        let policy = |policy: &Policy| (policy.repeats(), policy.chain.propagate_baggage);
-        let (repeats, baggage) = handle.source().policy(policy).unwrap_or_default();
-        let copy = (repeats && options.allow_repeats()).then(|| request.try_clone()).flatten();
+        let policy = handle.source().policy(|policy: &Policy| {
+            (policy.repeats(), policy.replay_limit, policy.chain.propagate_baggage)
+        });
+        let (repeats, replay_limit, baggage) = policy.unwrap_or_default();
+        let is_short = request.body_len().is_none_or(|length| length <= u64::from(replay_limit));
+        let is_kept = repeats && is_short && options.allow_repeats();
+        let copy = is_kept.then(|| request.try_clone()).flatten();
         let replayable = copy.is_some();
         let is_idempotent = options.is_idempotent()
             || rules::is_idempotent(request.method().as_str())
@@ -188,18 +112,7 @@ impl<S> HttpClient<S> {
             external: self.shared.external,
             baggage,
         };
-        HttpFuture { call: Calling::new(handle, attempts, is_idempotent, replayable) }
-    }
-
-    /// Returns the method of the request's route: `GET:/orders/{id}`.
-    fn method_of<R: HttpRequest>(&self, request: &R) -> String {
-        let verb = request.method();
-        let named = match (&self.at, &self.shared.template) {
-            (Some(template), _) => format!("{verb}:{template}"),
-            (None, Some(template)) => format!("{verb}:{}", template(verb, request.path())),
-            (None, None) => format!("{verb}:{ANY_PATH}"),
-        };
-        if key::is_method(&named) { named } else { format!("{verb}:{ANY_PATH}") }
+        HttpFuture { context, call: Calling::new(handle, attempts, is_idempotent, replayable) }
     }
 }
 
@@ -230,13 +143,7 @@ where
 
 impl<S> fmt::Debug for HttpClient<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpClient").field("callee", &self.shared.callee.name()).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for HttpClientLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpClientLayer").field("callee", &self.0.callee.name()).finish_non_exhaustive()
+        f.debug_struct("HttpClient").field("callee", &self.shared.callee()).finish_non_exhaustive()
     }
 }
 
@@ -268,12 +175,17 @@ impl<S: Service<R> + Clone, R: HttpRequest> Body for HttpAttempts<S, R> {
         let sent = Sent { value: (), is_idempotent: self.is_idempotent, early_data: self.early_data };
         Sending { sending: driver::Sending::new(service, request, is_ready), sent }
     }
+
+    fn may_follow_cut(&self) -> bool {
+        self.is_idempotent
+    }
 }
 
 impl<S, R> HttpAttempts<S, R> {
-    /// Sets flag and deadline. A request may carry those of a request being served.
+    /// Sets flag and deadline. A request may carry those of a request being served, which are not its own.
     fn mark(&self, headers: &mut HeaderMap, attempt: Attempt) {
-        headers::drop_marks(headers);
+        headers::drop_repeat_marks(headers);
+        headers.remove(&headers::HTTP_TIMEOUT);
         if self.external {
             return;
         }
@@ -322,6 +234,8 @@ pin_project! {
         S: Clone,
         R: HttpRequest,
     {
+        // The context in the extensions of the request; otherwise that of the task applies.
+        context: Option<Context>,
         #[pin]
         call: Calling<Handle, Governed, HttpAttempts<S, R>, Sent<S::Response>, Sent<S::Error>>,
     }
@@ -338,7 +252,12 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
         use damper_retry::Error;
-        let outcome = std::task::ready!(self.project().call.poll(cx));
+        let this = self.project();
+        let polled = match this.context {
+            Some(context) => context.sync_scope(|| this.call.poll(cx)),
+            None => this.call.poll(cx),
+        };
+        let outcome = std::task::ready!(polled);
         Poll::Ready(outcome.map(|sent| sent.value).map_err(|error| match error {
             Error::Failed(Failed { last, ending, attempts, elapsed }) => {
                 Error::Failed(Failed { last: last.value, ending, attempts, elapsed })

@@ -1,7 +1,6 @@
 //! Requests and responses of HTTP libraries.
 
-use damper_core::CallOptions;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode};
 
 /// A request of an HTTP library.
 pub trait HttpRequest: Sized {
@@ -17,8 +16,19 @@ pub trait HttpRequest: Sized {
     /// Returns the headers.
     fn headers_mut(&mut self) -> &mut HeaderMap;
 
-    /// Returns the options of the call; `None` if the library's requests have no extensions.
-    fn options(&self) -> Option<CallOptions> {
+    /// Returns the extensions; `None` if the library's requests have none. [`CallOptions`], [`Context`] and
+    /// [`PathTemplate`] are read from them.
+    ///
+    /// [`CallOptions`]: crate::CallOptions
+    /// [`Context`]: crate::Context
+    /// [`PathTemplate`]: super::PathTemplate
+    fn extensions(&self) -> Option<&Extensions> {
+        None
+    }
+
+    /// Returns the length of the body, if it is known: a body above the rule's `replay_limit_bytes` is sent
+    /// once.
+    fn body_len(&self) -> Option<u64> {
         None
     }
 
@@ -35,7 +45,7 @@ pub trait HttpResponse {
     fn headers(&self) -> &HeaderMap;
 }
 
-impl<B: Clone> HttpRequest for Request<B> {
+impl<B: Clone + http_body::Body> HttpRequest for Request<B> {
     fn method(&self) -> &Method {
         Request::method(self)
     }
@@ -52,8 +62,12 @@ impl<B: Clone> HttpRequest for Request<B> {
         Request::headers_mut(self)
     }
 
-    fn options(&self) -> Option<CallOptions> {
-        self.extensions().get().copied()
+    fn extensions(&self) -> Option<&Extensions> {
+        Some(Self::extensions(self))
+    }
+
+    fn body_len(&self) -> Option<u64> {
+        self.body().size_hint().exact()
     }
 
     fn try_clone(&self) -> Option<Self> {
@@ -87,6 +101,11 @@ impl HttpRequest for reqwest::Request {
 
     fn headers_mut(&mut self) -> &mut HeaderMap {
         Self::headers_mut(self)
+    }
+
+    fn body_len(&self) -> Option<u64> {
+        let bytes = self.body()?.as_bytes()?;
+        u64::try_from(bytes.len()).ok()
     }
 
     fn try_clone(&self) -> Option<Self> {

@@ -6,6 +6,7 @@ use std::task::{Context as Task, Poll, ready};
 
 use damper_core::{chain, deadline, http as rules};
 use http::{HeaderValue, Request, Response};
+use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -55,7 +56,7 @@ impl<S, A, B> Service<Request<A>> for HttpServerService<S>
 where
     S: Service<Request<A>, Response = Response<B>>,
 {
-    type Response = Response<B>;
+    type Response = Response<HttpServerBody<B>>;
     type Error = S::Error;
     type Future = HttpServerFuture<S::Future>;
 
@@ -96,7 +97,7 @@ impl<F, B, E> Future for HttpServerFuture<F>
 where
     F: Future<Output = Result<Response<B>, E>>,
 {
-    type Output = Result<Response<B>, E>;
+    type Output = Result<Response<HttpServerBody<B>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
         let this = self.project();
@@ -104,10 +105,40 @@ where
         let code = rules::code_of(response.status().as_u16());
         // A handler may forward the response of a callee with its flag.
         response.headers_mut().remove(&headers::NO_MORE_RETRY);
-        if *this.internal && code.is_some_and(|code| this.context.chain().no_more_retry(code)) {
+        if *this.internal && code.is_some_and(|code| this.context.chain().no_more_retry_over_http(code)) {
             let flag = HeaderValue::from_static(chain::NO_MORE_RETRY_VALUE);
             response.headers_mut().insert(&headers::NO_MORE_RETRY, flag);
         }
-        Poll::Ready(Ok(response))
+        let context = this.context.clone();
+        Poll::Ready(Ok(response.map(|inner| HttpServerBody { inner, context })))
+    }
+}
+
+pin_project! {
+    /// Response body of the HTTP server layer, polled in the context of its request: streaming handlers make
+    /// calls there.
+    #[derive(Debug)]
+    pub struct HttpServerBody<B> {
+        #[pin]
+        inner: B,
+        context: Context,
+    }
+}
+
+impl<B: Body> Body for HttpServerBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        this.context.sync_scope(|| this.inner.poll_frame(cx))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
     }
 }

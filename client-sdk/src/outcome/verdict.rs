@@ -45,19 +45,49 @@ pub(crate) fn of_error(error: &(dyn Error + 'static)) -> Verdict {
     }
 }
 
-/// Returns the verdict of an HTTP client's error, and whether the request may have been sent.
+/// If a request can be sent again after an error.
 #[cfg(feature = "http")]
-pub(crate) fn of_http_error(error: &(dyn Error + 'static)) -> (Verdict, bool) {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Yes: the callee has not received it.
+    Always,
+    /// The callee may have processed it.
+    IfIdempotent,
+    /// No: the error is of this process, and happens again.
+    Never,
+}
+
+/// Returns the verdict of an HTTP client's error, and if the request can be sent again.
+#[cfg(feature = "http")]
+pub(crate) fn of_http_error(error: &(dyn Error + 'static)) -> (Verdict, Repeat) {
     let mut link = Some(error);
     while let Some(error) = link {
         let client = error.downcast_ref::<hyper_util::client::legacy::Error>();
         if client.is_some_and(hyper_util::client::legacy::Error::is_connect) {
-            return (TransportFault::NotConnected.verdict(), false);
+            return (TransportFault::NotConnected.verdict(), Repeat::Always);
+        }
+        #[cfg(feature = "reqwest")]
+        if let Some(outcome) = error.downcast_ref().and_then(of_reqwest) {
+            return outcome;
         }
         link = error.source();
     }
     let verdict = of_error(error);
-    (verdict, !matches!(verdict, Verdict::Unsent | Verdict::Unprocessed | Verdict::Local))
+    let is_unseen = matches!(verdict, Verdict::Unsent | Verdict::Unprocessed | Verdict::Local);
+    (verdict, if is_unseen { Repeat::Always } else { Repeat::IfIdempotent })
+}
+
+/// Returns the outcome of the errors that only reqwest knows: their sources have private types.
+#[cfg(feature = "reqwest")]
+fn of_reqwest(error: &reqwest::Error) -> Option<(Verdict, Repeat)> {
+    if error.is_connect() {
+        return Some((TransportFault::NotConnected.verdict(), Repeat::Always));
+    }
+    if error.is_timeout() {
+        return Some((Verdict::TimedOut, Repeat::IfIdempotent));
+    }
+    let is_local = error.is_builder() || error.is_redirect() || error.is_decode();
+    is_local.then_some((Verdict::Local, Repeat::Never))
 }
 
 /// Returns true if there was no connection.

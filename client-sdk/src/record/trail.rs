@@ -16,9 +16,9 @@ use crate::routes::failed_calls::{FailedAttempt, FailedCall, Failures, Ids};
 
 /// Attempts of one call.
 #[derive(Debug)]
-pub(crate) struct AttemptTrail {
+pub(crate) struct AttemptTrail<I = Ids> {
     began: Time,
-    ids: Ids,
+    ids: I,
     sends: u32,
     /// Number of the first attempt.
     first: u32,
@@ -35,12 +35,20 @@ enum Attempts {
 }
 
 impl AttemptTrail {
-    pub(crate) fn begin(ids: Ids, now: Time) -> Self {
+    /// As [`ended_with`](Self::ended_with), with the ids given at the beginning.
+    pub(crate) fn ended(&mut self, finish: &Finish, code: Code, now: Time, failures: &Failures) {
+        self.ended_with(self.ids, finish, code, now, failures);
+    }
+}
+
+impl<I> AttemptTrail<I> {
+    /// Begins a trail. `ids`: of the call, or `()` if they are given at the end.
+    pub(crate) fn begin(ids: I, now: Time) -> Self {
         Self { began: now, ids, sends: 0, first: 1, attempts: Attempts::First }
     }
 
     /// Returns the record of a call whose only attempt was sent at its start.
-    pub(crate) fn of_first(ids: Ids, began: Time) -> Self {
+    pub(crate) fn of_first(ids: I, began: Time) -> Self {
         Self { sends: 1, ..Self::begin(ids, began) }
     }
 
@@ -101,7 +109,14 @@ impl AttemptTrail {
     }
 
     /// Records the end of the call with the code that the application got.
-    pub(crate) fn ended(&mut self, finish: &Finish, code: Code, now: Time, failures: &Failures) {
+    pub(crate) fn ended_with(
+        &mut self,
+        ids: Ids,
+        finish: &Finish,
+        code: Code,
+        now: Time,
+        failures: &Failures,
+    ) {
         if finish.ending.fate.is_ok() {
             return;
         }
@@ -110,7 +125,7 @@ impl AttemptTrail {
             return;
         };
         let latency = now.since(self.began);
-        let (ending, sends, ids) = (finish.ending, self.sends, self.ids);
+        let (ending, sends) = (finish.ending, self.sends);
         failures.put(now, || FailedCall {
             ending,
             code,
@@ -147,5 +162,28 @@ impl AttemptTrail {
             hedge: kind == AttemptKind::Hedge,
             detail: Cow::Borrowed(""),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use damper_core::{Answer, Ending, Failure, Fate};
+
+    use super::*;
+
+    #[test]
+    fn attempts_of_a_continued_call_are_recorded_by_their_numbers() {
+        let (failures, now) = (Failures::new(std::sync::Arc::default()), Time::from_micros(1));
+        let mut trail = AttemptTrail::begin(Ids::default(), now);
+        let send = SendAttempt { attempt: 5, kind: AttemptKind::Retry, limit: None, flag: Some(4) };
+        trail.sent(&send, now, &failures);
+        let verdict = Verdict::Failure(Failure::new(Code::Unavailable));
+        trail.attempt_ended(5, Code::Unavailable, &verdict, Cause::Over, now, &failures);
+        let (ending, answer) = (Ending::real(Fate::PolicyOff), Answer::Attempt(5));
+        let finish = Finish { ending, answer, marks_context: false };
+        trail.ended(&finish, Code::Unavailable, now, &failures);
+        let attempts = failures.take().pop_front().unwrap().attempts;
+        let found: Vec<_> = attempts.iter().map(|attempt| (attempt.number, attempt.code)).collect();
+        assert_eq!(found, [(5, Code::Unavailable)]);
     }
 }

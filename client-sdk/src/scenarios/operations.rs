@@ -68,6 +68,24 @@ async fn operation_is_retried_as_its_rule_sets() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn stateful_operation_runs_each_time_unless_a_rule_ends_it() {
+    for (policy, runs) in [(None, 5), (Some(observe()), 5), (Some(enforce()), 3)] {
+        let (engine, database) = (engine(policy), Database::failing(9));
+        let insert = operation(&engine).stateful(10, ms(60_000));
+        let mut recoveries = Vec::new();
+        for delivery in 1..=5 {
+            let error = insert.call(7, async |_| database.insert().await).await.unwrap_err();
+            recoveries.extend(error.is_recovery().then_some(delivery));
+            if !recoveries.is_empty() {
+                break;
+            }
+        }
+        let expected = if runs == 3 { vec![4] } else { vec![] };
+        assert_eq!((database.runs(), recoveries), (runs, expected));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_a_rule_and_in_observe_mode_an_operation_runs_once() {
     for (policy, fate) in [(None, "policy_off"), (Some(observe()), "would_retry")] {
         let (engine, database) = (engine(policy), Database::failing(9));
@@ -118,6 +136,23 @@ async fn operation_in_serving_a_retry_runs_once() {
     assert_eq!(database.runs(), 1);
     ended(&engine, &[("chain_retry_flag", 1)]);
     assert!(!context.chain().no_more_retry(Code::Unavailable), "the layer above retries");
+}
+
+#[tokio::test]
+async fn blocking_operation_belongs_to_the_request_too() {
+    let engine = engine(enforce());
+    let (insert, runs) = (operation(&engine), Arc::new(AtomicU32::new(0)));
+    let counted = Arc::clone(&runs);
+    let blocking = move || {
+        insert.call_blocking(|_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Err::<(), _>(lost())
+        })
+    };
+    let context = Context::new(Some(1), None, engine.clock());
+    let ended = context.scope(async { crate::spawn_blocking(blocking).await }).await;
+    assert_eq!(ended.unwrap().unwrap_err().fate(), Some(Fate::ChainRetryFlag));
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -82,7 +82,7 @@ fn of_method(method: &Method) -> MethodPolicy {
         class: if method.is_write { RequestKind::Write } else { RequestKind::Read },
         long_request: method.client_streaming,
         long_answer: method.server_streaming,
-        is_client: method.level == Level::Agent,
+        is_client: method.level == Level::Agent && method.client_streaming,
         is_urgent: method.urgent,
     }
 }
@@ -126,6 +126,8 @@ mod tests {
         let subscribe = policy("Distribution/Subscribe");
         assert_eq!(subscribe.class, RequestKind::Read);
         assert!(subscribe.is_client && subscribe.long_request && subscribe.long_answer);
+        let (work, submit) = (policy("Jobs/Work"), policy("Jobs/Submit"));
+        assert!(work.is_client && !submit.is_client && submit.is_unary());
         assert!(policy("Kills/Kill").is_urgent && policy("Kills/ListKills").is_unary());
         assert_eq!(policy("History/RollbackAll").need, AccessLevel::Unscoped(Role::Operator));
         assert_eq!(policy("Tokens/ListTokens").class, RequestKind::Read);

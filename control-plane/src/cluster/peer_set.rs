@@ -132,6 +132,7 @@ fn read(id: &str, value: &[u8]) -> Result<v1::Replica, &'static str> {
     let replica = v1::Replica::decode(value).ok().filter(|replica| {
         replica.id == id
             && replica.version.len() <= key::MAX_NAME_BYTES
+            && replica.epoch.len() <= key::MAX_NAME_BYTES
             && replica.address.len() <= MAX_ADDRESS_BYTES
     });
     replica.ok_or("its entry in the store cannot be read")

@@ -9,6 +9,9 @@ use std::time::SystemTime;
 
 use damper_proto::v1;
 use prost::Message as _;
+use tokio::sync::watch;
+
+use crate::state::known_store::PeerEpochs;
 
 /// This replica and its peers.
 pub(crate) struct Peers {
@@ -16,6 +19,8 @@ pub(crate) struct Peers {
     id: Arc<str>,
     others: Mutex<BTreeMap<String, PeerState>>,
     last_export: Mutex<Option<SystemTime>>,
+    /// For the watcher of the store.
+    epochs: watch::Sender<PeerEpochs>,
 }
 
 /// The state of a peer.
@@ -35,7 +40,7 @@ pub(crate) struct OutOfSyncPeer {
 
 impl Peers {
     /// Creates the list with this replica only, reachable by peers at the address.
-    pub(crate) fn new(address: String, epoch: &str) -> Self {
+    pub(crate) fn new(address: String, epoch: &str, epochs: watch::Sender<PeerEpochs>) -> Self {
         let id: Arc<str> = drawn_id().into();
         let own = v1::Replica {
             id: id.to_string(),
@@ -46,7 +51,7 @@ impl Peers {
             epoch: epoch.to_owned(),
             ..v1::Replica::default()
         };
-        Self { own, id, others: Mutex::default(), last_export: Mutex::default() }
+        Self { own, id, others: Mutex::default(), last_export: Mutex::default(), epochs }
     }
 
     fn others(&self) -> MutexGuard<'_, BTreeMap<String, PeerState>> {
@@ -93,18 +98,23 @@ impl Peers {
             unheard_since: Some(SystemTime::now().into()),
             ..replica
         };
-        self.others().insert(replica.id.clone(), PeerState { replica, apart: None, is_reachable: false });
+        let (id, epoch) = (replica.id.clone(), replica.epoch.clone());
+        self.others().insert(id.clone(), PeerState { replica, apart: None, is_reachable: false });
+        self.epochs.send_modify(|epochs| drop(epochs.insert(id, epoch)));
     }
 
     /// Removes a peer.
     pub(crate) fn forget(&self, id: &str) {
         self.others().remove(id);
+        self.epochs.send_modify(|epochs| drop(epochs.remove(id)));
     }
 
-    /// Marks a peer as reachable: its data are complete.
-    pub(crate) fn reachable(&self, id: &str) {
+    /// Marks a peer as reachable: its data are complete, and its store has this epoch.
+    pub(crate) fn reachable(&self, id: &str, epoch: &str) {
         if let Some(peer) = self.others().get_mut(id) {
             peer.is_reachable = true;
+            peer.replica.epoch = epoch.to_owned();
+            self.epochs.send_modify(|epochs| drop(epochs.insert(id.to_owned(), epoch.to_owned())));
             peer.replica.problem.clear();
             peer.replica.unheard_since = None;
         }
@@ -198,7 +208,7 @@ mod tests {
     use super::*;
 
     fn peers() -> Peers {
-        let peers = Peers::new("http://a:1".to_owned(), "e");
+        let peers = Peers::new("http://a:1".to_owned(), "e", watch::Sender::new(PeerEpochs::new()));
         peers.found(v1::Replica { id: "b".to_owned(), ..v1::Replica::default() });
         peers
     }
@@ -207,7 +217,8 @@ mod tests {
     fn a_replica_is_missing_until_it_has_told_everything_and_after_it_was_lost() {
         let peers = peers();
         assert_eq!(peers.missing(), ["b"]);
-        peers.reachable("b");
+        peers.reachable("b", "e");
+        assert_eq!((&*peers.all_others()[0].epoch, &*peers.epochs.borrow()["b"]), ("e", "e"));
         assert!(peers.missing().is_empty() && peers.all_others()[0].problem.is_empty());
         assert!(peers.unreachable("b", "it is silent".to_owned()));
         assert!(!peers.unreachable("b", "connection refused".to_owned()), "it was not heard any more");
@@ -216,6 +227,7 @@ mod tests {
             (vec!["b".to_owned()], "connection refused")
         );
         peers.forget("b");
+        assert!(peers.epochs.borrow().is_empty());
         assert!(peers.missing().is_empty() && peers.all_others().is_empty());
     }
 

@@ -143,7 +143,7 @@ impl PeerLink {
     /// Mirrors the messages until the stream ends.
     async fn receive(&mut self, mut opened: Opened) -> Ended {
         self.mirror.begin(opened.epoch.clone());
-        self.take(opened.first);
+        self.take(opened.first, &opened.epoch);
         let mut silent_at = Instant::now() + SILENT_FOR;
         loop {
             let message = tokio::select! {
@@ -167,7 +167,7 @@ impl PeerLink {
                 Ok(Ok(Some(_))) if *self.cluster.fleet.table().epoch() != opened.epoch => {
                     return Ended::Lost("the store was replaced".to_owned());
                 }
-                Ok(Ok(Some(message))) => self.take(message),
+                Ok(Ok(Some(message))) => self.take(message, &opened.epoch),
                 Ok(Ok(None)) => return Ended::Leaving,
                 Ok(Err(status)) => return Ended::Lost(status_text(&status)),
                 Err(_) => {
@@ -177,7 +177,7 @@ impl PeerLink {
         }
     }
 
-    fn take(&mut self, mut message: v1::FollowResponse) {
+    fn take(&mut self, mut message: v1::FollowResponse, epoch: &str) {
         for kill in std::mem::take(&mut message.held_kills).into_iter().take(MAX_KILLS) {
             // No room: the peer sends it again within a second.
             let _ = self.cluster.fleet.state.hold.try_send(Hold::Take { kills: vec![kill], answer: None });
@@ -193,7 +193,7 @@ impl PeerLink {
         let left_out = self.mirror.take(message);
         self.cluster.fleet.metrics.follow_faults.increment(left_out);
         if complete {
-            self.cluster.peers.reachable(&self.replica.id);
+            self.cluster.peers.reachable(&self.replica.id, epoch);
             self.cluster.fleet.hub.changed();
             tracing::info!(replica = self.replica.id, "peer connected");
         }

@@ -326,3 +326,53 @@ fn retries_that_can_only_meet_the_same_endpoint_are_told() {
     assert!(!is_told(v1::Mode::Enforce, 2), "there is another");
     assert!(!is_told(v1::Mode::Observe, 1), "nothing is retried");
 }
+
+#[test]
+fn clocks_differ_beyond_two_seconds_either_way() {
+    let mut input = input(v1::Mode::Enforce, DAY);
+    let replica = |id: &str, seconds, nanos| v1::Replica {
+        id: id.to_owned(),
+        clock_offset: Some(prost_types::Duration { seconds, nanos }),
+        ..Default::default()
+    };
+    input.replicas = vec![
+        replica("a", 1, 900_000_000),
+        replica("b", 70, 0),
+        replica("c", -2, -500_000_000),
+        replica("d", -2, 0),
+    ];
+    let findings = input.diagnosis().findings;
+    let found = findings.iter().filter(|finding| finding.code == "clocks_differ");
+    let found: Vec<_> = found.map(|one| (&*one.subject, &*one.message)).collect();
+    let expected = [
+        ("b", "the clock is 70.0 s ahead of that of this replica"),
+        ("c", "the clock is 2.5 s behind that of this replica"),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn certificate_that_ends_soon_is_found() {
+    let mut input = input(v1::Mode::Enforce, DAY);
+    assert!(!codes(&input).contains(&"certificate_ends".to_owned()), "without TLS");
+    input.certificate = Some(Default::default());
+    assert!(!codes(&input).contains(&"certificate_ends".to_owned()), "nothing is wrong with it");
+    let warning = Some("expires in 3 days".to_owned());
+    input.certificate = Some(crate::doctor::listeners::ListenerCertificate { warning, refused: None });
+    let findings = input.diagnosis().findings;
+    let found = findings.iter().find(|finding| finding.code == "certificate_ends").expect("it is found");
+    assert_eq!((&*found.message, found.severity()), ("expires in 3 days", v1::Severity::Warning));
+    assert!(!findings.iter().any(|finding| finding.code == "certificate_not_reloaded"));
+}
+
+#[test]
+fn certificate_that_is_not_reloaded_is_found() {
+    let mut input = input(v1::Mode::Enforce, DAY);
+    let refused = Some("tls.key: not the key of the certificate".to_owned());
+    input.certificate = Some(crate::doctor::listeners::ListenerCertificate { warning: None, refused });
+    let findings = input.diagnosis().findings;
+    let found =
+        findings.iter().find(|finding| finding.code == "certificate_not_reloaded").expect("it is found");
+    assert!(found.message.contains("not the key"), "{found:?}");
+    assert!(!findings.iter().any(|finding| finding.code == "certificate_ends"));
+}

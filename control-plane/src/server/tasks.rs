@@ -19,14 +19,15 @@ use crate::push::fleet_state::FleetState;
 use crate::push::sessions::Sessions;
 use crate::state::State;
 use crate::state::exclusive::ExclusiveWorker;
-use crate::state::known_store::KnownStore;
-use crate::state::resource_key::{GUARDS, KILLS, RULES};
+use crate::state::known_store::{KnownStore, PeerEpochs};
+use crate::state::resource_key::{GUARDS, KILLS, QUEUES, RULES};
 use crate::state::retention;
 use crate::state::snapshot::Snapshot;
 use crate::state::tokens::TOKENS;
 use crate::state::watcher::StoreWatcher;
 use crate::stats::Stats;
-use crate::write::{WriteLimits, Writes};
+use crate::write::queue_jobs::NoJobs;
+use crate::write::{MAX_QUEUES, WriteLimits, Writes};
 use crate::write::{held_kills, kill_expiry, token_expiry};
 use damper_net::limits::Limiter;
 use damper_net::tls::TlsReloader;
@@ -73,7 +74,8 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
     let (show, distributed) = watch::channel(view);
     let (refresh, looks) = mpsc::channel(1);
     let (hold, holds) = mpsc::channel(64);
-    let follower = StoreWatcher::new(store.clone(), publish, looks, holds, metrics.clone());
+    let (epochs, peers) = watch::channel(PeerEpochs::new());
+    let follower = StoreWatcher::new(store.clone(), publish, looks, holds, peers, metrics.clone());
     spawn(&mut tasks, "table", follower.run());
     let found = store;
     let store: Arc<dyn Store> = Arc::new(KnownStore::new(found.clone(), table.clone()));
@@ -85,7 +87,7 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
     if let Some(tls) = tls.clone() {
         spawn(&mut tasks, "certificate", async move { tls.follow().await });
     }
-    let replicas = Peers::new(address, table.borrow().epoch());
+    let replicas = Peers::new(address, table.borrow().epoch(), epochs);
     let hub =
         Sessions::new(replicas.id().clone(), settings.report_interval, settings.watched_report_interval);
     let (stopping, ended) = (CancellationToken::new(), CancellationToken::new());
@@ -123,7 +125,12 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
     });
     let config = PeerConfig { peer_ca: settings.peer_ca.clone(), peer_name: settings.peer_name.clone() };
     let cluster = Arc::new(Cluster { fleet, peers: replicas, access, tls, config, stopping, ended });
-    let writes = Arc::new(Writes { fleet: cluster.fleet.clone(), limiter, limits: write_limits(&settings) });
+    let writes = Arc::new(Writes {
+        fleet: cluster.fleet.clone(),
+        limiter,
+        limits: write_limits(&settings),
+        jobs: Arc::new(NoJobs),
+    });
     spawn(&mut tasks, "kills", kill_expiry::run(writes.clone()));
     spawn(&mut tasks, "held kills", held_kills::run(writes.clone()));
     spawn(&mut tasks, "tokens", token_expiry::run(writes.clone()));
@@ -157,6 +164,7 @@ fn writer_config(settings: &ServerConfig) -> writer::WriterConfig {
         limit(GUARDS, settings.max_guards),
         limit(KILLS, MAX_KILLS),
         limit(TOKENS, settings.max_tokens),
+        limit(QUEUES, MAX_QUEUES),
     ];
     writer::WriterConfig { limits, ..Default::default() }
 }

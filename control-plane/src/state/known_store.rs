@@ -4,7 +4,11 @@
 //! keeps its snapshot until the known store is back, or until an operator accepts the contents as its
 //! successor (the lineage then names the known epoch). All others use [`KnownStore`], which refuses
 //! meanwhile, so no write goes to an unaccepted store.
+//!
+//! A replica that starts over such a store knows nothing else itself. It learns from the epochs of the other
+//! replicas ([`PeerEpochs`]) that there was more, and then refuses likewise.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -27,6 +31,9 @@ pub(crate) enum Standing {
     Other(String),
 }
 
+/// Epoch of each other replica, by its id: of its start, or of now while it is reachable.
+pub(crate) type PeerEpochs = BTreeMap<String, String>;
+
 /// Contents found in place of the known store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unaccepted {
@@ -36,6 +43,8 @@ pub(crate) struct Unaccepted {
     pub(crate) entries: usize,
     pub(crate) since: SystemTime,
     pub(crate) problem: String,
+    /// The replica that knows another store, if this one has never known another.
+    pub(crate) known_by: Option<String>,
 }
 
 impl Standing {
@@ -76,6 +85,11 @@ impl Unaccepted {
             known_entries: count(table.entries()),
         }
     }
+}
+
+/// Returns true if a replica that knows an epoch continues from the store with this epoch and lineage.
+pub(crate) fn continues(epoch: &str, lineage: &[String], known: &str) -> bool {
+    epoch == known || lineage.iter().any(|before| before == known)
 }
 
 /// Reads the store's identity; a missing store has an empty epoch.

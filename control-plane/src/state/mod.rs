@@ -1,5 +1,5 @@
-//! State of this replica: the snapshot of rules, guards, kills and tokens at one revision, the watcher of the
-//! store, and earlier revisions.
+//! State of this replica: the snapshot of rules, guards, queues, kills and tokens at one revision, the
+//! watcher of the store, and earlier revisions.
 
 pub(crate) mod edited;
 pub(crate) mod error;

@@ -4,15 +4,15 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
-use crate::state::resource_key::{GUARDS, RULES, ResourceKey};
+use crate::state::resource_key::{GUARDS, QUEUES, RULES, ResourceKey};
 use crate::state::snapshot::Snapshot;
-use crate::state::stored::{StoredGuard, StoredRule};
+use crate::state::stored::{StoredGuard, StoredQueue, StoredRule};
 use damper_store::StoreContents;
 use damper_store::writer::EntriesView;
 
 impl Snapshot {
-    /// Returns a snapshot with the rules and guards of the entries. Parses only entries newer than this
-    /// snapshot, so a change among 100,000 rules costs a comparison of revisions.
+    /// Returns a snapshot with the rules, guards and queues of the entries. Parses only entries newer than
+    /// this snapshot, so a change among 100,000 rules costs a comparison of revisions.
     pub(crate) fn at(&self, entries: &EntriesView<'_>) -> Self {
         let same_store = *self.epoch == *entries.epoch();
         if same_store && self.revision == entries.head() {
@@ -22,7 +22,7 @@ impl Snapshot {
         let mut now = if known { self.clone() } else { Self::empty(entries.epoch()) };
         let base = now.revision;
         let mut there = 0;
-        for (key, entry) in entries.iter().filter(|(key, _)| is_rule_or_guard(key)) {
+        for (key, entry) in entries.iter().filter(|(key, _)| is_of_a_set(key)) {
             there += 1;
             if (entry.revision > base || !known)
                 && let Some(subject) = ResourceKey::of_key(key)
@@ -30,31 +30,33 @@ impl Snapshot {
                 now.set(&subject, &entry.value, entry.revision, false);
             }
         }
-        if now.len() + now.guards.len() != there {
+        if now.len() + now.guards.len() + now.queues.size() != there {
             now.drop_all_but(entries);
         }
         now.revision = entries.head();
         now
     }
 
-    /// Returns the stored value of a rule or guard.
+    /// Returns the stored value of a rule, guard or queue.
     pub(crate) fn value_of(&self, subject: &ResourceKey) -> Option<Bytes> {
         match subject {
             ResourceKey::Rule(pattern) => Some(StoredRule::value(&self.stored(pattern)?.wire).into()),
             ResourceKey::Guard(pattern) => {
                 Some(StoredGuard::value(&self.guards.stored(pattern)?.wire).into())
             }
+            ResourceKey::Queue(name) => Some(StoredQueue::value(&self.queue(name)?.wire).into()),
             ResourceKey::Kill(_) => None,
         }
     }
 
-    /// Returns the owner of a rule or guard; empty: none.
+    /// Returns the owner of a rule, guard or queue; empty: none.
     pub(crate) fn owner_of(&self, subject: &ResourceKey) -> &str {
         match subject {
             ResourceKey::Rule(pattern) => self.stored(pattern).map_or("", |stored| &stored.wire.owner),
             ResourceKey::Guard(pattern) => {
                 self.guards.stored(pattern).map_or("", |stored| &stored.wire.owner)
             }
+            ResourceKey::Queue(name) => self.queue(name).map_or("", |stored| &stored.wire.owner),
             ResourceKey::Kill(_) => "",
         }
     }
@@ -67,16 +69,21 @@ impl Snapshot {
         let there: HashSet<&str> = entries.iter().map(|(key, _)| key).collect();
         let rules = self.rules.keys().cloned().map(ResourceKey::Rule);
         let guards = self.guards.iter().map(|stored| ResourceKey::Guard(stored.pattern.clone()));
-        let gone: Vec<ResourceKey> =
-            rules.chain(guards).filter(|subject| !there.contains(subject.key().as_str())).collect();
+        let queues = self.queues().map(|(name, _)| ResourceKey::Queue(name.clone()));
+        let gone: Vec<ResourceKey> = rules
+            .chain(guards)
+            .chain(queues)
+            .filter(|subject| !there.contains(subject.key().as_str()))
+            .collect();
         for subject in &gone {
             self.remove(subject);
         }
     }
 }
 
-fn is_rule_or_guard(key: &str) -> bool {
-    key.starts_with(RULES) || key.starts_with(GUARDS)
+/// True for the kinds that a set of changes contains.
+fn is_of_a_set(key: &str) -> bool {
+    [RULES, GUARDS, QUEUES].into_iter().any(|kind| key.starts_with(kind))
 }
 
 #[cfg(test)]
@@ -90,6 +97,10 @@ mod tests {
     use damper_store::Entry;
 
     fn state(epoch: &str, revision: u64, rules: &[(&str, u64)], guards: &[(&str, u64)]) -> StoreContents {
+        // Each guard has a queue too.
+        let queues = guards
+            .iter()
+            .map(|(caller, revision)| (ResourceKey::Queue((*caller).to_owned()).key(), *revision));
         let subject = |kind: fn(Pattern) -> ResourceKey, caller: &str| {
             kind(Pattern::parse(caller, "*", "stock", "*").unwrap()).key()
         };
@@ -97,16 +108,17 @@ mod tests {
         let guards = guards.iter().map(|(caller, revision)| (subject(ResourceKey::Guard, caller), *revision));
         let entry = |(key, revision): (String, u64)| {
             let owner = format!("at-{revision}");
-            let value = match key.starts_with(RULES) {
-                true => StoredRule::value(&v1::Rule { owner, ..Default::default() }),
-                false => StoredGuard::value(&v1::Guard { owner, ..Default::default() }),
+            let value = match ResourceKey::of_key(&key).unwrap() {
+                ResourceKey::Rule(_) => StoredRule::value(&v1::Rule { owner, ..Default::default() }),
+                ResourceKey::Queue(_) => StoredQueue::value(&v1::Queue { owner, ..Default::default() }),
+                _ => StoredGuard::value(&v1::Guard { owner, ..Default::default() }),
             };
             (key, Entry { revision, value: value.into() })
         };
         StoreContents {
             epoch: epoch.to_owned(),
             revision,
-            entries: rules.chain(guards).map(entry).collect(),
+            entries: rules.chain(guards).chain(queues).map(entry).collect(),
             ..StoreContents::default()
         }
     }
@@ -114,7 +126,8 @@ mod tests {
     fn listed(view: &Snapshot) -> Vec<(ResourceKey, u64, String)> {
         let rules = view.iter().map(|(pattern, _)| ResourceKey::Rule(pattern.clone()));
         let guards = view.guards().iter().map(|stored| ResourceKey::Guard(stored.pattern.clone()));
-        let subjects = rules.chain(guards);
+        let queues = view.queues().map(|(name, _)| ResourceKey::Queue(name.clone()));
+        let subjects = rules.chain(guards).chain(queues);
         subjects.map(|s| (s.clone(), view.revision_of(&s).unwrap(), view.owner_of(&s).to_owned())).collect()
     }
 

@@ -3,7 +3,8 @@
 //! The only task that builds snapshots. It follows the store's watch and reads the store's identity every few
 //! seconds. After compaction, or for an accepted successor, it loads the store again; meanwhile the old
 //! snapshot stays in use, marked with the time since when it may be stale. A store other than the known one
-//! is never published: the snapshot stays, marked with what was found (see [`crate::state::known_store`]).
+//! is never published: the snapshot stays, marked with what was found (see [`crate::state::known_store`]). So
+//! is one that another replica does not know.
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 
 use crate::metrics::Metrics;
 use crate::state::held_kills::{HeldKills, NotHeld};
-use crate::state::known_store::{Standing, Unaccepted, identify};
+use crate::state::known_store::{PeerEpochs, Standing, Unaccepted, continues, identify};
 use crate::state::snapshot::Snapshot;
 use damper_store::{Change, Identity, Store, StoreError, Watch};
 
@@ -47,6 +48,10 @@ pub(crate) struct StoreWatcher {
     /// Kills that the store cannot accept now.
     holds: mpsc::Receiver<Hold>,
     held: Arc<HeldKills>,
+    /// Epochs of the other replicas.
+    peers: watch::Receiver<PeerEpochs>,
+    /// Replicas that know another store: each until it continues from this one, even if it leaves before.
+    doubts: PeerEpochs,
     metrics: Metrics,
     looked: Option<Instant>,
     /// Identity reads in a row with changes of which the watch delivered none.
@@ -79,11 +84,24 @@ impl StoreWatcher {
         publish: watch::Sender<Arc<Snapshot>>,
         looks: mpsc::Receiver<()>,
         holds: mpsc::Receiver<Hold>,
+        peers: watch::Receiver<PeerEpochs>,
         metrics: Metrics,
     ) -> Self {
         let view = Snapshot::clone(&publish.borrow());
-        let held = Arc::default();
-        Self { store, view, publish, looks, holds, held, metrics, looked: None, silent_asks: 0 }
+        let (held, doubts) = (Arc::default(), PeerEpochs::new());
+        Self {
+            store,
+            view,
+            publish,
+            looks,
+            holds,
+            held,
+            peers,
+            doubts,
+            metrics,
+            looked: None,
+            silent_asks: 0,
+        }
     }
 
     /// Follows the store; never returns.
@@ -106,6 +124,7 @@ impl StoreWatcher {
                 change = changes.next() => self.take(change, &mut changes),
                 _ = ask.tick() => self.ask().await,
                 Some(()) = self.looks.recv() => self.refresh().await,
+                Ok(()) = self.peers.changed() => self.ask().await,
                 Some(hold) = self.holds.recv() => {
                     self.hold(hold);
                     Ok(())
@@ -157,7 +176,7 @@ impl StoreWatcher {
     /// Reads the store's identity and head: confirms that it answers and that no change is missing.
     async fn ask(&mut self) -> Result<(), Ended> {
         let Some(found) = self.identify().await else { return Ok(()) };
-        if Standing::of(&self.view.position(), &found) != Standing::Known {
+        if self.standing(&found) != Standing::Known {
             return Err(Ended::Table);
         }
         let known = self.view.revision();
@@ -208,11 +227,39 @@ impl StoreWatcher {
         None
     }
 
+    /// Compares the store with the snapshot and with the epochs of the other replicas.
+    fn standing(&mut self, found: &Identity) -> Standing {
+        match Standing::of(&self.view.position(), found) {
+            Standing::Known => match self.doubt() {
+                Some((replica, epoch)) => Standing::Other(format!(
+                    "replica {replica} knows another store, epoch {epoch}; this replica started over epoch {}",
+                    found.epoch
+                )),
+                None => Standing::Known,
+            },
+            // The store that the other replica knows is back, or has a successor.
+            Standing::Other(_)
+                if self.doubts.values().any(|known| continues(&found.epoch, &found.lineage, known)) =>
+            {
+                Standing::Successor
+            }
+            standing => standing,
+        }
+    }
+
+    /// Returns a replica that knows a store of which this one is no successor, and its epoch.
+    fn doubt(&mut self) -> Option<(String, String)> {
+        let peers = self.peers.borrow_and_update().clone();
+        self.doubts.extend(peers.into_iter().filter(|(_, epoch)| !epoch.is_empty()));
+        self.doubts.retain(|_, known| !continues(self.view.epoch(), self.view.lineage(), known));
+        self.doubts.first_key_value().map(|(replica, epoch)| (replica.clone(), epoch.clone()))
+    }
+
     /// Loads the store; waits until it answers and is the known one.
     async fn load(&mut self) {
         loop {
             if let Some(found) = self.identify().await {
-                match Standing::of(&self.view.position(), &found) {
+                match self.standing(&found) {
                     Standing::Other(problem) => self.mark(found, problem).await,
                     Standing::Known | Standing::Successor => match self.read(&found).await {
                         Ok(view) => return self.go_on_from(view),
@@ -297,7 +344,9 @@ impl StoreWatcher {
         }
         let since = noted.map_or_else(SystemTime::now, |noted| noted.since);
         let Identity { epoch, revision, .. } = found.clone();
-        let mut unaccepted = Unaccepted { epoch, revision, entries: 0, since, problem };
+        let doubter = (epoch == **self.view.epoch()).then(|| self.doubts.first_key_value()).flatten();
+        let known_by = doubter.map(|(replica, _)| replica.clone());
+        let mut unaccepted = Unaccepted { epoch, revision, entries: 0, since, problem, known_by };
         // Published before the load: from here on no other task uses the store.
         self.view.unaccepted = Some(Arc::new(unaccepted.clone()));
         self.publish();

@@ -8,6 +8,7 @@
 //! Error share = calls with another fate than `ok...` and `cancelled` / calls, real or in observe.
 //! Amplification = attempts / calls.
 
+pub(crate) mod blocked_retries;
 pub(crate) mod counters;
 pub(crate) mod coverage;
 pub(crate) mod endpoints;

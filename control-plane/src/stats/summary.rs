@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use damper_core::latency;
+use damper_core::{Mode, latency};
 use damper_proto::v1;
 
 use crate::state::snapshot::Snapshot;
+use crate::stats::blocked_retries::{self, Breaker};
 use crate::stats::counters;
 use crate::stats::counters::{COUNTERS, SparseCounters};
 use crate::stats::instance::{Instance, LastReport};
@@ -257,6 +258,13 @@ impl RouteRecord {
             per_s: rate(counters::ending(ending)),
             total,
         });
+        let rates = endings().map(|(ending, _)| (ending, rate(counters::ending(ending))));
+        let observes = rule.is_some_and(|rule| rule.policy().mode == Mode::Observe);
+        let windows = (sources.gates.window_failures, sources.gates.window_successes);
+        let blocked_retries = self.key.as_ref().and_then(|key| {
+            let breaker = || Breaker::of(table, key, rule.map(|rule| &**rule), windows);
+            blocked_retries::blocked(rates, observes, breaker)
+        });
         let total = |counter| sources.totals.count(counter);
         let gates = &sources.gates;
         v1::RouteStats {
@@ -291,6 +299,7 @@ impl RouteRecord {
             window_failures: gates.window_failures,
             window_successes: gates.window_successes,
             awaited_kill: self.awaited_kill(table, now.saturating_sub(end) + over.length()),
+            blocked_retries,
         }
     }
 }

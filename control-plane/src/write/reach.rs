@@ -1,5 +1,5 @@
 //! Counts the routes and clients that a rule or guard applies to, and suggests similar names if there are
-//! none.
+//! none, or a similar pattern if none is stored.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -9,11 +9,13 @@ use damper_proto::v1;
 
 use crate::push::delivery::{Delivery, DeliveryCounts};
 use crate::push::fleet_state::FleetState;
+use crate::state::error::ApiError;
 
 /// The most names that are suggested.
 const NEAREST: usize = 3;
 /// Names with a greater edit distance are not suggested.
 const MAX_DISTANCE: usize = 3;
+const WILDCARD_SLIPS: usize = 2;
 
 /// The known routes and connected clients at one moment.
 pub(crate) struct ReachSurvey {
@@ -107,6 +109,44 @@ impl ReachSurvey {
     }
 }
 
+/// Returns the error for a pattern that is not stored. It names the most similar one, which `near` finds,
+/// unless too much work waits.
+pub(crate) async fn unknown(
+    fleet: &FleetState,
+    kind: &str,
+    pattern: Pattern,
+    near: impl FnOnce(&Pattern) -> Option<Pattern> + Send + 'static,
+) -> ApiError {
+    let text = format!("there is no {kind} {pattern}");
+    match fleet.state.worker.run(move |_| Ok(near(&pattern))).await {
+        Ok(Some(near)) => ApiError::NotFound(format!("{text}; did you mean {near}?")),
+        _ => ApiError::NotFound(text),
+    }
+}
+
+/// Returns the most similar pattern. A wildcard in place of a name counts as two slips.
+pub(crate) fn nearest<'a>(
+    written: &Pattern,
+    known: impl Iterator<Item = &'a Pattern>,
+) -> Option<&'a Pattern> {
+    let parts = |pattern: &Pattern| {
+        let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } = pattern.into();
+        [callee_service, caller_service, callee_method, caller_cluster]
+    };
+    let written = parts(written);
+    let slips = |known: &Pattern| {
+        parts(known).iter().zip(&written).try_fold(0, |slips, (known, written)| {
+            let more = match (&**known, &**written) {
+                (known, written) if known == written => 0,
+                ("*", _) | (_, "*") => WILDCARD_SLIPS,
+                (known, written) => distance(known, written),
+            };
+            (more <= MAX_DISTANCE).then_some(slips + more)
+        })
+    };
+    known.filter_map(|known| Some((slips(known)?, known))).min().map(|(_, known)| known)
+}
+
 /// Returns the edit distance of two names, at least for distances up to the limit.
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let (a, b) = (a.as_bytes(), b.as_bytes());
@@ -127,7 +167,27 @@ pub(crate) fn distance(a: &str, b: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::distance;
+    use super::*;
+
+    #[test]
+    fn nearest_pattern_is_the_one_with_fewest_slips() {
+        let pattern = |words: &str| {
+            let parts: Vec<&str> = words.split(' ').collect();
+            Pattern::parse(parts[0], parts[1], parts[2], parts[3]).unwrap()
+        };
+        let known =
+            ["orders * stock *", "* * stock *", "orders * price a.P/Get", "orders eu stock *"].map(pattern);
+        for (written, expected) in [
+            ("orders * stok *", Some("orders * stock *")),
+            ("order eu stock *", Some("orders eu stock *")),
+            ("* * stock a.S/Get", Some("* * stock *")),
+            ("orders * price a.P/Gte", Some("orders * price a.P/Get")),
+            ("shop * ledger *", None),
+        ] {
+            let found = nearest(&pattern(written), known.iter()).map(ToString::to_string);
+            assert_eq!(found.as_deref(), expected, "{written}");
+        }
+    }
 
     #[test]
     fn a_slip_is_near_and_another_name_is_far() {
@@ -136,6 +196,6 @@ mod tests {
         {
             assert_eq!(distance(a, b), expected, "{a} {b}");
         }
-        assert!(distance("orders", "payments") > super::MAX_DISTANCE);
+        assert!(distance("orders", "payments") > MAX_DISTANCE);
     }
 }

@@ -318,7 +318,7 @@ async fn findings_are_bounded_and_the_last_one_counts_the_rest() {
     let applied = apply(&server, Default::default(), rules.collect()).await.unwrap();
     let listed: Vec<&v1::Finding> = applied.results.iter().flat_map(|result| &result.findings).collect();
     assert_eq!((applied.unchanged as usize, applied.results.len(), listed.len()), (RULES, 1000, 1000));
-    assert_eq!(listed[999].message, "and 1 more findings; 500 more rules or guards, not checked for them");
+    assert_eq!(listed[999].message, "and 1 more findings; 500 more resources, not checked for them");
     server.stop().await;
 }
 

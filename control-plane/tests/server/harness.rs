@@ -9,6 +9,7 @@ use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::guards_client::GuardsClient;
 use damper_proto::v1::history_client::HistoryClient;
 use damper_proto::v1::kills_client::KillsClient;
+use damper_proto::v1::queues_client::QueuesClient;
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, client_message, server_message};
 use tempfile::TempDir;
@@ -82,6 +83,10 @@ impl Running {
 
     pub(crate) fn kills(&self) -> KillsClient<Channel> {
         KillsClient::new(self.channel())
+    }
+
+    pub(crate) fn queues(&self) -> QueuesClient<Channel> {
+        QueuesClient::new(self.channel())
     }
 
     pub(crate) fn fleet(&self) -> FleetClient<Channel> {

@@ -151,10 +151,10 @@ fn matchers(tokens: &[Token]) -> Result<Vec<(String, String)>, String> {
 }
 
 /// Every metric with the values of its labels.
-type Metrics = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+pub(crate) type Metrics = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// Reads the text format; panics if it is invalid.
-fn metrics(text: &str) -> Metrics {
+pub(crate) fn metrics(text: &str) -> Metrics {
     let mut metrics = Metrics::new();
     let mut typed = BTreeSet::new();
     for line in text.lines().filter(|line| !line.is_empty()) {
@@ -216,6 +216,12 @@ fn file(path: &str) -> String {
 
 /// Starts a server with every counted event; returns its metrics.
 async fn with_traffic() -> (Running, Metrics) {
+    let (server, text) = with_traffic_text().await;
+    (server, metrics(&text))
+}
+
+/// Starts a server with every counted event; returns the text of its metrics.
+pub(crate) async fn with_traffic_text() -> (Running, String) {
     let server = start().await;
     server.put(shop_rule(3)).await;
     let mut shop = Agent::connect(&server, v1::Hello { serves: true, ..hello("shop") }).await;
@@ -256,7 +262,7 @@ async fn with_traffic() -> (Running, Metrics) {
         }
     })
     .await;
-    (server, metrics(&text))
+    (server, text)
 }
 
 /// Returns all values of this field at any depth.

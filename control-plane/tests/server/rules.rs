@@ -219,6 +219,21 @@ async fn deleting_and_getting_what_is_not_there_is_not_found() {
 }
 
 #[tokio::test]
+async fn key_without_a_rule_names_the_most_similar_rule() {
+    let server = start().await;
+    server.put(shop_rule(2)).await;
+    let mut key = shop_rule(2).key.unwrap();
+    let known =
+        format!("{} {} {} {}", key.caller_service, key.caller_cluster, key.callee_service, key.callee_method);
+    key.callee_service.pop();
+    let get = v1::GetRuleRequest { key: Some(key), min_revision: 0 };
+    let missing = server.rules().get_rule(get).await.unwrap_err();
+    assert_eq!(missing.code(), Code::NotFound);
+    assert!(missing.message().ends_with(&format!("; did you mean {known}?")), "{missing}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn rule_without_a_route_lists_similar_names() {
     use crate::harness::{Agent, hello};
     let server = start().await;

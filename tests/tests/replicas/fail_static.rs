@@ -1,5 +1,5 @@
-//! etcd is emptied under a running fleet, or goes away: nothing is taken from any client until an operator decides, or it
-//! is back.
+//! etcd is emptied under a running fleet, or goes away: nothing is taken from any client until an operator
+//! decides, or it is back.
 
 use std::time::Duration;
 
@@ -12,18 +12,25 @@ use tonic::{Code, Request};
 
 use crate::world::{PATIENCE, RULE, all_hear, clients, replicas, so, until};
 
+/// A rule, and a guard below what it allows: narrower, as otherwise the rule would be refused.
+const QUOTE: &str = "kind: Rule
+key: { caller_service: '*', caller_cluster: '*', callee_service: quote, callee_method: '*' }
+policy: { mode: enforce, retry: { max_attempts: 3, backoff: { none: {} } }, retry_breaker: { enabled: false } }
+";
 const GUARD: &str = "kind: Guard
-key: { caller_service: '*', caller_cluster: '*', callee_service: stock, callee_method: '*' }
-ceiling: { max_attempts: 3 }
+key: { caller_service: '*', caller_cluster: '*', callee_service: quote, callee_method: test.Hop/Call }
+ceiling: { max_attempts: 2 }
 ";
 const SERVICES: usize = 20;
 
-/// Two replicas, twenty clients, a rule, a guard and a kill; then etcd has none of it.
+/// Two replicas, twenty clients, two rules, a guard and a kill; then etcd has none of it.
 struct World {
     etcd: Etcd,
     replicas: [ControlPlane; 2],
     services: Vec<Damper>,
     stock: Hop,
+    /// Fails.
+    quote: Hop,
 }
 
 fn options(reason: &str) -> Option<v1::WriteOptions> {
@@ -76,10 +83,11 @@ impl World {
         let store = format!("etcd://{}", etcd.endpoint());
         let replicas = [ControlPlane::on(&store).await, ControlPlane::on(&store).await];
         all_hear(&[&replicas[0], &replicas[1]]).await;
-        replicas[0].apply(&format!("{RULE}---\n{GUARD}")).await;
+        replicas[0].apply(&format!("{RULE}---\n{QUOTE}---\n{GUARD}")).await;
         let killed = kill(&replicas[0], "stock").await;
         let stock =
             Hop::serve(None, |request| async { Ok(tonic::Response::new(request.into_inner())) }).await;
+        let quote = Hop::serve(None, |_| async { Err(tonic::Status::unavailable("it fails")) }).await;
         let mut services = Vec::new();
         for number in 0..SERVICES {
             let url = replicas[number % 2].url();
@@ -89,7 +97,7 @@ impl World {
             services.push(damper);
         }
         all_are_at(&replicas[1], killed.revision).await;
-        Self { etcd, replicas, services, stock }
+        Self { etcd, replicas, services, stock, quote }
     }
 
     /// Empties etcd, and waits until both replicas report it as a danger.
@@ -103,6 +111,48 @@ impl World {
             });
             tokio::time::timeout(Duration::from_secs(10), noticed).await.expect("within 10 s");
         }
+    }
+
+    /// For each client its rules, its kills, and the attempts of a failing call of quote: 3 by the rule, 2 of
+    /// them left by the guard, 1 without either.
+    async fn held(&self) -> Vec<(usize, usize, u64)> {
+        let mut all = Vec::new();
+        for damper in &self.services {
+            let before = self.quote.handled();
+            let layer = damper.client_layer("quote").expect("a good name");
+            let answer = call(self.quote.governed_channel(&layer).await, Request::new(String::new())).await;
+            assert_eq!(answer.expect_err("it fails").code(), Code::Unavailable);
+            let status = damper.status();
+            all.push((status.rules, status.kills, self.quote.handled() - before));
+        }
+        all
+    }
+
+    /// Starts a replica over the emptied store: it learns from the others that there was more.
+    async fn third(&self) -> ControlPlane {
+        let third = ControlPlane::on(&format!("etcd://{}", self.etcd.endpoint())).await;
+        until("doctor reports it", || async {
+            let found = doctor(&third).await;
+            so(found.iter().any(|code| code == "store_unaccepted"), found)
+        })
+        .await;
+        let refused =
+            third.write(options("r").expect("options"), damper_tests::control_plane::puts(RULE)).await;
+        assert_eq!(refused.expect_err("nothing is written").code(), Code::Unavailable);
+        let refused =
+            third.write(options("r").expect("options"), damper_tests::control_plane::puts(GUARD)).await;
+        assert_eq!(refused.expect_err("nothing is written").code(), Code::Unavailable);
+        assert!(kill(&third, "price").await.unstored);
+        let found = own(&third).await.unaccepted_store.expect("it is not accepted");
+        let request = v1::AcceptStoreRequest {
+            found_epoch: found.epoch,
+            found_revision: found.revision,
+            refill: true,
+            options: options("etcd was emptied"),
+        };
+        let refused = third.history().accept_store(request).await.expect_err("its memory is empty");
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        third
     }
 
     /// Whether the clients refuse calls of stock, as the kill wants.
@@ -131,7 +181,7 @@ impl World {
 
 async fn accept(of: &ControlPlane, refill: bool) -> v1::AcceptStoreResponse {
     let found = own(of).await.unaccepted_store.expect("there is something to accept");
-    assert_eq!((found.entries, found.known_entries), (0, 4), "a rule, a guard, two kills: {found:?}");
+    assert_eq!((found.entries, found.known_entries), (0, 5), "two rules, a guard, two kills: {found:?}");
     let request = v1::AcceptStoreRequest {
         found_epoch: found.epoch,
         found_revision: found.revision,
@@ -146,11 +196,13 @@ async fn emptied_etcd_takes_nothing_and_is_refilled() {
     let world = World::start().await;
     let [one, other] = &world.replicas;
     assert_eq!(world.is_stock_killed().await, [true; SERVICES]);
+    assert_eq!(world.held().await, [(2, 1, 2); SERVICES]);
     world.empty().await;
     assert_eq!(world.is_stock_killed().await, [true; SERVICES], "no client lost the kill");
+    assert_eq!(world.held().await, [(2, 1, 2); SERVICES], "nor a rule or the guard");
     for replica in &world.replicas {
         let rules = replica.rules().list_rules(v1::ListRulesRequest::default()).await.expect("rules");
-        assert_eq!((rules.into_inner().rules.len(), kills(replica).await.len()), (1, 1));
+        assert_eq!((rules.into_inner().rules.len(), kills(replica).await.len()), (2, 1));
     }
     let refused = one.write(options("r").expect("options"), damper_tests::control_plane::puts(RULE)).await;
     assert_eq!(refused.expect_err("nothing is written").code(), Code::Unavailable);
@@ -161,18 +213,28 @@ async fn emptied_etcd_takes_nothing_and_is_refilled() {
         so(listed.iter().filter(|kill| kill.unstored).count() == 1 && listed.len() == 2, listed)
     })
     .await;
+    let third = world.third().await;
     let accepted = accept(other, true).await;
-    assert_eq!(accepted.entries, 4);
+    assert_eq!(accepted.entries, 5);
     all_are_at(one, accepted.revision).await;
     assert_eq!(world.is_stock_killed().await, [true; SERVICES]);
-    for replica in &world.replicas {
+    for replica in [one, other, &third] {
         until("every kill is stored", || async {
             let listed = kills(replica).await;
-            so(listed.len() == 2 && listed.iter().all(|kill| !kill.unstored), listed)
+            so(listed.len() == 3 && listed.iter().all(|kill| !kill.unstored), listed)
         })
         .await;
         assert!(own(replica).await.unaccepted_store.is_none());
+        let rules = replica.rules().list_rules(v1::ListRulesRequest::default()).await.expect("rules");
+        assert_eq!(rules.into_inner().rules.len(), 2);
     }
+    until("every client has all three kills", || async {
+        let held = world.held().await;
+        so(held == [(2, 3, 2); SERVICES], held)
+    })
+    .await;
+    all_hear(&[one, other, &third]).await;
+    third.stop().await;
     world.stop().await;
 }
 
@@ -191,6 +253,7 @@ async fn emptied_etcd_is_the_truth_once_it_is_accepted() {
     })
     .await;
     assert_eq!(world.is_stock_killed().await, [false; SERVICES]);
+    assert_eq!(world.held().await, [(0, 1, 1); SERVICES], "no rule, and no guard is needed");
     let revision = one.apply(RULE).await;
     all_are_at(other, revision).await;
     world.stop().await;

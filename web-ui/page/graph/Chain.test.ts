@@ -83,6 +83,14 @@ test("the worst path is listed hop by hop, measured and possible", async () => {
   expect(possible?.textContent).toMatch(/orders → stock.*multiplies.*≤ 3 each.*≤ 5/s);
 });
 
+test.each([[4, /≤ 5.*limit 4/s], [5, undefined], [0, undefined]])("a worst path above the limit of %s is marked", async (limit, mark) => {
+  shown("/chain", () => ({ ...shop, limit }));
+  const possible = await screen.findByTestId("worst-possible");
+  if (mark === undefined) expect(possible.textContent).not.toContain("limit");
+  else expect(possible.textContent).toMatch(mark);
+  expect(possible.closest("section")?.classList.contains("high")).toBe(mark !== undefined);
+});
+
 test("services that call each other in a circle are named", async () => {
   shown("/chain", () => shop);
   expect(await screen.findByText("orders → stock → orders")).toBeTruthy();

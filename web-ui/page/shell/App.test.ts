@@ -131,6 +131,30 @@ test("when the stream ends the data stays, with its age and the reason", async (
   expect(screen.getByText("gateway")).toBeTruthy();
 });
 
+test("a store that is not the known one is shown until it is accepted", async () => {
+  const problem = "the store is empty; revision 7 is known";
+  let accept = () => {};
+  shown(served(async function* (_, signal) {
+    yield message({ reset: true, unacceptedStore: { problem, knownRevision: 7n } });
+    await new Promise<void>((resolve) => { accept = resolve; });
+    yield message({ revision: 8n });
+    await new Promise((resolve) => { signal.addEventListener("abort", resolve); });
+  }));
+  const banner = await screen.findByTestId("unaccepted");
+  expect(banner.textContent).toMatch(/store was emptied, replaced or set back.*the store is empty; revision 7 is known.*Services keep their current rules.*damper store status/s);
+  accept();
+  await waitFor(() => { expect(screen.queryByTestId("unaccepted")).toBeNull(); });
+});
+
+test("clients that know more than the store are counted in a banner", async () => {
+  shown(saying(message({ reset: true, heldClients: 2 }), message({ revision: 2n, heldClients: 1 }), message({ revision: 3n })));
+  await waitFor(() => { expect(screen.getByTestId("revision").textContent).toBe("3"); });
+  expect(screen.queryByTestId("held")).toBeNull();
+  cleanup();
+  shown(saying(message({ reset: true, heldClients: 2 })));
+  expect((await screen.findByTestId("held")).textContent).toMatch(/2 connected clients have rules that the store lacks.*damper doctor/s);
+});
+
 test("a kill switch is shown on top with reason, time and its end", async () => {
   const kills = [kill("stock", { calls: true }), ...["a", "b", "c"].map((callee) => kill(callee))];
   shown(saying(message({ reset: true, routes: [route("orders", { killed: 2 })], kills })));

@@ -9,7 +9,7 @@ pub(crate) struct Level {
     pub(crate) rooms: &'static [&'static str],
 }
 
-pub(crate) const LEVELS: [Level; 14] = [
+pub(crate) const LEVELS: [Level; 16] = [
     Level {
         folder: "client-sdk/core/src",
         enforced: true,
@@ -136,6 +136,23 @@ pub(crate) const LEVELS: [Level; 14] = [
         enforced: true,
         most: 16,
         rooms: &["limits", "tls", "counters", "connection"],
+    },
+    Level { folder: "control-plane/queue/src", enforced: true, most: 16, rooms: &["store", "writer"] },
+    Level {
+        folder: "control-plane/queue/src/store",
+        enforced: true,
+        most: 16,
+        rooms: &[
+            "error",
+            "record",
+            "batch",
+            "interface",
+            "tally",
+            "encoding",
+            "consistency",
+            "apply",
+            "redb",
+        ],
     },
     Level {
         folder: "control-plane/sim/src",

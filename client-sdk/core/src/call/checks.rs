@@ -99,7 +99,7 @@ impl Call {
         deny(hints.never || !policy.retryable().contains(failure.code), Fate::NotRetryable)?;
         let heeded = failure.no_more_retry && !policy.chain.ignore_no_more_retry;
         deny(heeded, Fate::ChainNoMoreRetry)?;
-        let pushback = self.pushback(&failure, now)?;
+        let pushback = self.pushback(&failure, hints.spread, now)?;
         deny(route.switch().stops_repeats(now), Fate::Killed)?;
         self.may_send_more(policy, pending.committed)?;
         Self::check_hints(hints)?;
@@ -198,18 +198,20 @@ impl Call {
             || stop_when.has_few_successes(route.window(), now)
     }
 
-    /// Returns the wait that the server asked for. Errors if the server forbids retries or the wait is too
-    /// long.
-    fn pushback(&self, failure: &Failure, now: Time) -> Result<Option<Duration>, Fate> {
+    /// Returns the wait that the server asked for, with its random part if time is left for it. Errors if the
+    /// server forbids retries or the wait is too long.
+    fn pushback(&self, failure: &Failure, spread: Duration, now: Time) -> Result<Option<Duration>, Fate> {
         match failure.pushback {
             None => Ok(None),
             // The flag came with its translation for plain gRPC clients, and the rule ignores the flag.
             Some(Pushback::Stop) if failure.no_more_retry => Ok(None),
             Some(Pushback::Stop) => Err(Fate::Pushback),
             Some(Pushback::After(wait)) => {
-                let beyond = self.rule_deadline.is_some_and(|deadline| now + wait >= deadline);
-                deny(wait > MAX_PUSHBACK || beyond, Fate::Pushback)?;
-                Ok(Some(wait))
+                let is_beyond =
+                    |wait| self.rule_deadline.is_some_and(|deadline: Time| now + wait >= deadline);
+                deny(wait > MAX_PUSHBACK || is_beyond(wait), Fate::Pushback)?;
+                let later = wait.saturating_add(spread);
+                Ok(Some(if is_beyond(later) { wait } else { later }))
             }
         }
     }

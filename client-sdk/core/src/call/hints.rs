@@ -23,6 +23,9 @@ pub struct Hints<'a> {
     pub progressed: bool,
     /// Replaces the wait of the policy's backoff. A pushback of the callee goes first.
     pub wait: Option<Duration>,
+    /// Random time after a pushback, so that calls rejected together do not return together. Whether the
+    /// pushback is too long depends on the time that the callee named.
+    pub spread: Duration,
     /// Count of errors of the same class.
     pub class: Option<ClassCount>,
     /// Ends the call in addition to the policy's limits.

@@ -136,11 +136,14 @@ impl Call {
         Step::Send(SendAttempt { attempt, kind, limit, flag: self.flag_to_send(attempt) })
     }
 
-    /// Returns the flag: a retry adds to it, a first attempt passes on the one of its request.
+    /// Returns the flag: a retry adds to it, a first attempt passes on the one of its request. The flag of a
+    /// delivery counts the sends before already.
     fn flag_to_send(&self, attempt: u32) -> Option<u32> {
-        match attempt.saturating_sub(1) {
-            0 => self.start.flag,
-            repeats => Some(self.start.flag.unwrap_or(0).saturating_add(repeats)),
+        let inherited = self.start.flag.unwrap_or(0);
+        match (attempt.saturating_sub(1), self.start.sends_before) {
+            (0, 0) => self.start.flag,
+            (repeats, 0) => Some(inherited.saturating_add(repeats)),
+            (_, sends_before) => Some(inherited.max(sends_before)),
         }
     }
 

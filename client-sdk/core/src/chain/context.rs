@@ -11,6 +11,8 @@ const FINAL: u32 = 1 << 31;
 const FORGOTTEN: u32 = 1 << 30;
 /// Codes into which handlers turn any failure. Other codes that no call failed with are the handler's own.
 const OF_ANY_FAILURE: CodeSet = CodeSet::of(&[Code::Unavailable, Code::DeadlineExceeded]);
+/// The same over HTTP, where frameworks answer 500 for any error of a handler.
+const OF_ANY_FAILURE_OVER_HTTP: CodeSet = OF_ANY_FAILURE.union(CodeSet::of(&[Code::Internal]));
 
 /// Failed routes that are remembered per request.
 const FAILED_ROUTES: usize = 8;
@@ -74,9 +76,19 @@ impl RequestContext {
     /// error with another code is the handler's own and may be retried.
     #[must_use]
     pub fn no_more_retry(&self, answer: Code) -> bool {
+        self.is_final(answer, OF_ANY_FAILURE)
+    }
+
+    /// As [`no_more_retry`](Self::no_more_retry), for a response over HTTP: 500 may stand for any failure.
+    #[must_use]
+    pub fn no_more_retry_over_http(&self, answer: Code) -> bool {
+        self.is_final(answer, OF_ANY_FAILURE_OVER_HTTP)
+    }
+
+    fn is_final(&self, answer: Code, of_any_failure: CodeSet) -> bool {
         let marks = self.marks.load(Ordering::Relaxed) & !FORGOTTEN;
         let has = |codes: CodeSet| marks & codes.bits() != 0;
-        marks & FINAL != 0 || has(CodeSet::of(&[answer])) || marks != 0 && OF_ANY_FAILURE.contains(answer)
+        marks & FINAL != 0 || has(CodeSet::of(&[answer])) || marks != 0 && of_any_failure.contains(answer)
     }
 
     /// As [`no_more_retry`](Self::no_more_retry), for a response that is the failure of one call. `is_final`:
@@ -134,6 +146,10 @@ mod tests {
         );
         context.forget_failures();
         assert!(!flagged(Code::Internal) && !flagged(Code::Unavailable));
+        assert!(!context.no_more_retry_over_http(Code::Internal));
+        context.mark_no_more_retry(CodeSet::of(&[Code::Aborted]));
+        assert!(!flagged(Code::Internal) && context.no_more_retry_over_http(Code::Internal));
+        assert!(!context.no_more_retry_over_http(Code::NotFound));
         context.mark_final();
         assert!(flagged(Code::NotFound));
     }

@@ -27,12 +27,12 @@ pub fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
 }
 
-/// Returns the wait for a `Retry-After`: later by up to its own length, at most a second, so that clients
-/// rejected together do not return together. `random` is uniform over all of `u64`.
+/// Returns the random time that is added to the wait of a `Retry-After`: up to its own length, at most a
+/// second, so that clients rejected together do not return together. `random` is uniform over all of `u64`.
 #[must_use]
 pub fn spread(retry_after: Duration, random: u64) -> Duration {
     let most = micros(retry_after.min(MAX_SPREAD));
-    retry_after.saturating_add(Duration::from_micros(uniform(0, most, random)))
+    Duration::from_micros(uniform(0, most, random))
 }
 
 #[cfg(test)]
@@ -53,8 +53,8 @@ mod tests {
     #[test]
     fn wait_is_spread_by_its_own_length_and_at_most_a_second() {
         let (short, long) = (Duration::from_millis(200), Duration::from_secs(30));
-        assert_eq!((spread(short, 0), spread(short, u64::MAX)), (short, 2 * short));
-        assert_eq!((spread(long, 0), spread(long, u64::MAX)), (long, long + MAX_SPREAD));
+        assert_eq!((spread(short, 0), spread(short, u64::MAX)), (Duration::ZERO, short));
+        assert_eq!((spread(long, 0), spread(long, u64::MAX)), (Duration::ZERO, MAX_SPREAD));
         assert_eq!(spread(Duration::ZERO, u64::MAX), Duration::ZERO);
     }
 }

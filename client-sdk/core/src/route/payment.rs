@@ -102,3 +102,56 @@ impl Route {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::fault::Ratio;
+    use crate::policy::{Mode, Policy, Retry};
+    use crate::time::window::WindowShape;
+    use crate::{Pattern, Rule};
+
+    const NOW: Time = Time::from_micros(50_000_000);
+
+    fn rule(breaker: RetryBreaker) -> Option<Arc<Rule>> {
+        let (retry, retry_breaker) = (Some(Retry::default()), Some(breaker));
+        let policy = Policy { retry, retry_breaker, ..Policy::new(Mode::Enforce) };
+        let pattern = Pattern::parse("*", "*", "*", "*").unwrap();
+        Some(Arc::new(Rule::new(pattern, policy, 1).unwrap()))
+    }
+
+    fn payments(route: &Route, breaker: &RetryBreaker) -> usize {
+        std::iter::from_fn(|| route.pay(breaker, NOW)).count()
+    }
+
+    #[test]
+    fn policy_change_keeps_credit() {
+        let breaker = RetryBreaker::default();
+        let shape = WindowShape { buckets: 5, ..breaker.window };
+        let other = RetryBreaker { earn: Ratio::from_bp(1_000), window: shape, ..breaker };
+        let saved = || {
+            let route = Route::new(rule(breaker));
+            // 500 calls in the window cap the credit at ten tokens, which 500 successes earn.
+            route.state.purse.set_cap(breaker.earn, 500);
+            (0..500).for_each(|_| route.earn(&breaker));
+            route
+        };
+        assert_eq!(payments(&saved(), &breaker), 10);
+        for (changed, breaker) in
+            [(saved().under(rule(other)), other), (saved().under(None).under(rule(breaker)), breaker)]
+        {
+            assert_eq!(payments(&changed, &breaker), 10);
+        }
+        // The callee's one token, earned by ten successes in a row.
+        let quiet = Route::new(rule(breaker));
+        (0..10).for_each(|_| quiet.earn(&breaker));
+        assert_eq!(payments(&quiet.under(rule(other)), &other), 1);
+    }
+
+    #[test]
+    fn credit_takes_at_most_16_bytes_per_route() {
+        assert!(size_of::<Purse>() + size_of::<Arc<Purse>>() <= 16);
+    }
+}

@@ -7,39 +7,43 @@
 pub mod deadline;
 pub(crate) mod window;
 
+use std::fmt;
+use std::num::NonZero;
 use std::ops::Add;
 use std::time::Duration;
 
 /// Microseconds since the driver's origin.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Time(u64);
+///
+/// The number is stored plus one, so that an optional time takes no more memory: a call has a dozen of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(NonZero<u64>);
 
 impl Time {
     /// The driver's origin.
-    pub const ZERO: Self = Self(0);
+    pub const ZERO: Self = Self(NonZero::<u64>::MIN);
 
-    /// Returns the instant this many microseconds after the origin.
+    /// Returns the instant this many microseconds after the origin; the last representable one on overflow.
     #[must_use]
     pub const fn from_micros(us: u64) -> Self {
-        Self(us)
+        Self(NonZero::<u64>::MIN.saturating_add(us))
     }
 
     /// Returns the instant this long after the origin; the last representable one on overflow.
     #[must_use]
     pub fn after_origin(elapsed: Duration) -> Self {
-        Self(micros(elapsed))
+        Self::from_micros(micros(elapsed))
     }
 
     /// Returns the microseconds since the origin.
     #[must_use]
     pub const fn as_micros(self) -> u64 {
-        self.0
+        self.0.get().saturating_sub(1)
     }
 
     /// Returns the time since `earlier`; zero if `earlier` is in the future.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_micros(self.0.saturating_sub(earlier.0))
+        Duration::from_micros(self.0.get().saturating_sub(earlier.0.get()))
     }
 }
 
@@ -48,6 +52,18 @@ impl Add<Duration> for Time {
 
     fn add(self, wait: Duration) -> Self {
         Self(self.0.saturating_add(micros(wait)))
+    }
+}
+
+impl Default for Time {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Time({})", self.as_micros())
     }
 }
 

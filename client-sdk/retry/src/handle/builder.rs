@@ -17,8 +17,10 @@ use crate::handlers::{
 };
 use crate::source::{Local, LocalConfig, Source};
 
-/// Codes that handles in code retry: which errors they stand for is the caller's choice.
-const CODES: CodeSet = CodeSet::all_but(CodeSet::of(&[Code::FailedPrecondition]));
+/// Codes that handles retry by default: another attempt may succeed. The other codes mean that it fails
+/// again, or say nothing about it.
+const CODES: CodeSet =
+    CodeSet::of(&[Code::Unavailable, Code::DeadlineExceeded, Code::ResourceExhausted, Code::Aborted]);
 
 /// Extra attempts by default: those of Finagle's retry budget. A new handle can retry at once, and an outage
 /// of the callee adds a fifth to the attempts.
@@ -104,7 +106,8 @@ impl<P> Builder<P> {
         self
     }
 
-    /// Sets the limit of one attempt; then it is dropped and counts as DEADLINE_EXCEEDED.
+    /// Sets the limit of one attempt; then it is dropped and counts as DEADLINE_EXCEEDED. Such an attempt is
+    /// retried whatever the predicates return, since there is no error to ask them about.
     pub fn attempt_timeout(mut self, limit: Duration) -> Self {
         self.settings.retry().per_attempt_timeout = Some(limit);
         self
@@ -122,8 +125,9 @@ impl<P> Builder<P> {
         self
     }
 
-    /// Sets the codes that are retried. Default: all but FAILED_PRECONDITION, the code of errors that are not
-    /// retried.
+    /// Sets the codes that are retried. Default: UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED and
+    /// ABORTED. Errors that a predicate retries are UNAVAILABLE, attempts that were cut DEADLINE_EXCEEDED,
+    /// and errors that are not retried FAILED_PRECONDITION.
     pub fn codes(mut self, codes: &[Code]) -> Self {
         self.settings.retry().codes = CodeSet::of(codes);
         self
@@ -251,7 +255,7 @@ macro_rules! handler_methods {
             }
 
             /// Retries a class of errors with a limit of its own: at most `max_attempts` attempts may fail
-            /// with such an error. The first limit whose predicate returns true counts. At most 8.
+            /// with such an error. The first limit whose predicate returns true counts.
             pub fn limit<E, F: Fn(&E) -> bool>(
                 self,
                 max_attempts: u32,
@@ -261,7 +265,8 @@ macro_rules! handler_methods {
             }
 
             /// Awaits what `work` returns after attempt n has failed with an error and before the next one.
-            /// The backoff passes at the same time. Blocking and stateful calls do not run it.
+            /// The backoff passes at the same time. Several run in their order. Blocking and stateful calls
+            /// do not run them.
             pub fn before_retry<E, Fut, F: Fn(u32, &E) -> Fut>(
                 self,
                 work: F,

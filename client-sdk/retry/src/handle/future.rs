@@ -22,6 +22,12 @@ pub trait Body {
 
     /// Starts an attempt.
     fn start(&mut self, attempt: Attempt) -> Self::Future;
+
+    /// Returns true if an attempt that was cut at its limit may be made again, although the callee may have
+    /// processed it.
+    fn may_follow_cut(&self) -> bool {
+        true
+    }
 }
 
 impl<F: FnMut(Attempt) -> Fut, Fut> Body for F {
@@ -46,10 +52,7 @@ pin_project! {
         S: Source,
         B: Body,
     {
-        // `None` once the call has begun.
-        start: Option<(H, Plan)>,
-        // `None` until then.
-        session: Option<Session<H, S>>,
+        stage: Stage<H, S>,
         body: B,
         #[pin]
         main: Option<Running<B::Future>>,
@@ -60,6 +63,16 @@ pin_project! {
         // Stateful retry: a retry is left to a later call with the same key if this returns true.
         leaves: Option<LeavesRetry<E>>,
     }
+}
+
+/// Stage of a call.
+#[allow(clippy::large_enum_variant, reason = "a boxed session would be an allocation per call")]
+enum Stage<H, S: Source> {
+    /// Not polled yet.
+    New(H, Plan),
+    Begun(Session<H, S>),
+    /// Not permitted.
+    Ended,
 }
 
 /// A call that has begun: the parts of its future.
@@ -79,8 +92,7 @@ impl<H, S: Source, B: Body, T, E> Calling<H, S, B, T, E> {
     pub fn new(handle: H, body: B, may_hedge: bool, replayable: bool) -> Self {
         let plan = Plan { may_hedge, replayable, ..Plan::ONE_AT_A_TIME };
         Self {
-            start: Some((handle, plan)),
-            session: None,
+            stage: Stage::New(handle, plan),
             body,
             main: None,
             hedges: Vec::new(),
@@ -92,7 +104,7 @@ impl<H, S: Source, B: Body, T, E> Calling<H, S, B, T, E> {
 
     /// Continues earlier calls of a stateful retry.
     pub(crate) fn continuing(mut self, earlier: Earlier, leaves: LeavesRetry<E>) -> Self {
-        if let Some((_, plan)) = &mut self.start {
+        if let Stage::New(_, plan) = &mut self.stage {
             plan.earlier = earlier;
         }
         Self { leaves: Some(leaves), ..self }
@@ -112,7 +124,10 @@ where
         let mut this = self.project();
         this.main.set(None);
         this.hedges.clear();
-        this.session.as_mut().map_or(NotAnswered::unmade(Reason::Cancelled), Session::cancel::<T, E>)
+        match this.stage {
+            Stage::Begun(session) => session.cancel::<T, E>(),
+            Stage::New(..) | Stage::Ended => NotAnswered::unmade(Reason::Cancelled),
+        }
     }
 }
 
@@ -128,13 +143,13 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if let Some(session) = this.session {
+        if let Stage::Begun(session) = this.stage {
             session.wake();
-        } else if let Some((handle, plan)) = this.start.take() {
+        } else if let Stage::New(handle, plan) = std::mem::replace(this.stage, Stage::Ended) {
             check_permit(&*handle)?;
-            *this.session = Some(Session::begin(handle, plan));
+            *this.stage = Stage::Begun(Session::begin(handle, plan));
         }
-        let Some(session) = this.session else { return Poll::Pending };
+        let Stage::Begun(session) = this.stage else { return Poll::Pending };
         let (body, main, hedges, last) = (this.body, this.main, this.hedges, this.last);
         let (before_retry, leaves) = (this.before_retry, this.leaves.as_ref());
         Active { session, body, main, hedges, last, before_retry, leaves }.poll(cx)
@@ -170,7 +185,8 @@ where
                 Step::Wait { until } => ready!(self.session.poll_wait(until, cx)),
                 Step::Cancel { attempt } => {
                     let signals = self.cut(attempt);
-                    self.session.attempt_timed_out(attempt, signals);
+                    let never = !self.body.may_follow_cut();
+                    self.session.attempt_timed_out(attempt, signals, never);
                     if self.leaves.is_some() {
                         *self.last = None;
                     }

@@ -7,8 +7,8 @@ mod one_at_a_time;
 pub(crate) mod session;
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -38,9 +38,8 @@ struct Shared<S> {
     tags: Arc<[(String, String)]>,
     fails_on_value: AtomicBool,
     settings: std::sync::Mutex<Settings>,
-    events: broadcast::Sender<Event>,
-    /// Set with the first receiver: the sender has a lock, which calls must not take.
-    has_receivers: AtomicBool,
+    /// Made for the first receiver: the sender has a lock, which calls must not take, and a buffer.
+    events: OnceLock<broadcast::Sender<Event>>,
     source: S,
 }
 
@@ -95,8 +94,7 @@ impl<P, S: Source> Retry<P, S> {
             tags: settings.tags.as_slice().into(),
             fails_on_value: AtomicBool::new(settings.fails_on_value),
             settings: std::sync::Mutex::new(settings),
-            events: broadcast::Sender::new(EVENTS),
-            has_receivers: AtomicBool::new(false),
+            events: OnceLock::new(),
             source,
         };
         Self { shared: Arc::new(shared), handlers, options: CallOptions::new() }
@@ -197,9 +195,7 @@ impl<P, S: Source> Retry<P, S> {
     /// oldest.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
-        let receiver = self.shared.events.subscribe();
-        self.shared.has_receivers.store(true, Ordering::Relaxed);
-        receiver
+        self.shared.events.get_or_init(|| broadcast::Sender::new(EVENTS)).subscribe()
     }
 
     /// Returns the name.
@@ -237,10 +233,10 @@ impl<P, S: Source> Retry<P, S> {
     }
 
     pub(crate) fn emit(&self, elapsed: impl FnOnce() -> Duration, kind: EventKind) {
-        if self.shared.has_receivers.load(Ordering::Relaxed) {
+        if let Some(events) = self.shared.events.get() {
             let (name, tags) = (Arc::clone(&self.shared.name), Arc::clone(&self.shared.tags));
             // There may be no receiver any more.
-            _ = self.shared.events.send(Event { name, tags, elapsed: elapsed(), kind });
+            _ = events.send(Event { name, tags, elapsed: elapsed(), kind });
         }
     }
 }

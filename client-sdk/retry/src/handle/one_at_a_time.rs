@@ -49,7 +49,7 @@ impl<P, S: Source> Retry<P, S> {
                     }
                 }
                 Step::Wait { until } => poll_fn(|cx| session.poll_wait(until, cx)).await,
-                Step::Cancel { attempt } => session.attempt_timed_out(attempt, Signals::default()),
+                Step::Cancel { attempt } => session.attempt_timed_out(attempt, Signals::default(), false),
                 Step::Finish(finish) => return session.finish(&finish, last),
             }
         }
@@ -84,7 +84,7 @@ impl<P, S: Source> Retry<P, S> {
                     });
                     session.wake();
                 }
-                Step::Cancel { attempt } => session.attempt_timed_out(attempt, Signals::default()),
+                Step::Cancel { attempt } => session.attempt_timed_out(attempt, Signals::default(), false),
                 Step::Finish(finish) => return session.finish(&finish, last),
             }
         }
@@ -125,7 +125,7 @@ where
     S: Source,
 {
     let Some(outcome) = ended else {
-        session.attempt_timed_out(number, signals);
+        session.attempt_timed_out(number, signals, false);
         return None;
     };
     session.attempt_ended(number, &outcome, signals);

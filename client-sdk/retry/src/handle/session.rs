@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Failed, NotAnswered, Reason};
 use crate::events::{AttemptEnded, CallEnded, EventKind};
 use crate::handle::Retry;
-use crate::handlers::{Assessment, BoxFuture, Handlers, MAX_LIMITS};
+use crate::handlers::{Assessment, BoxFuture, Handlers};
 use crate::source::{Begun, Source, Watch};
 use crate::timer::Timer;
 
@@ -50,7 +50,8 @@ pub(crate) struct Session<H, S: Source> {
     earlier: Duration,
     attempts: u32,
     last_code: Option<Code>,
-    failures: [u32; MAX_LIMITS],
+    /// Failures by class of errors with a limit.
+    failures: Vec<u32>,
     timer: Timer,
     has_ended: bool,
 }
@@ -85,7 +86,7 @@ where
             earlier: earlier.elapsed,
             attempts: earlier.attempts,
             last_code: None,
-            failures: [0; MAX_LIMITS],
+            failures: Vec::new(),
             timer: Timer::default(),
             has_ended: false,
         }
@@ -192,9 +193,10 @@ where
         self.emit(EventKind::Attempt { attempt, code });
         self.watch.attempt_ended(attempt, Some(&verdict), now);
         if signals.progressed {
-            self.failures = [0; MAX_LIMITS];
+            self.failures.clear();
         }
         let class = assessment.limit.and_then(|(place, max_attempts)| {
+            self.failures.resize(self.failures.len().max(place + 1), 0);
             let failures = self.failures.get_mut(place)?;
             *failures += 1;
             Some(ClassCount { failures: *failures, max_attempts })
@@ -204,6 +206,7 @@ where
             exhausted: signals.exhausted,
             progressed: signals.progressed,
             wait: assessment.wait,
+            spread: assessment.spread,
             class,
             stop: self.watch.stop(),
             earlier: self.earlier,
@@ -213,8 +216,8 @@ where
         self.call.attempt_ended_with(self.watch.route(), attempt, verdict, &hints, now, random);
     }
 
-    /// Records that an attempt was cut at its limit.
-    pub(crate) fn attempt_timed_out(&mut self, attempt: u32, signals: Signals) {
+    /// Records that an attempt was cut at its limit. `never`: it must not be made again.
+    pub(crate) fn attempt_timed_out(&mut self, attempt: u32, signals: Signals, never: bool) {
         self.wake();
         let now = self.now;
         let code = Code::DeadlineExceeded;
@@ -222,6 +225,7 @@ where
         self.emit(EventKind::Attempt { attempt, code });
         self.watch.attempt_ended(attempt, None, now);
         let hints = Hints {
+            never,
             exhausted: signals.exhausted,
             progressed: signals.progressed,
             stop: self.watch.stop(),

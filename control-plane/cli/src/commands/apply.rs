@@ -1,6 +1,6 @@
-//! `damper apply -f`: a set of rules and guards, all or nothing, in one revision.
+//! `damper apply -f`: a set of rules, guards and queues, all or nothing, in one revision.
 //!
-//! A manifest with a `revision` (from `get` or `list`) is only written if the rule or guard is still at that
+//! A manifest with a `revision` (from `get` or `list`) is only written if the resource is still at that
 //! revision, so that a concurrent change is not lost. With an owner the set covers all resources of the
 //! owner; changes to resources of others are listed, and nothing is written.
 
@@ -64,29 +64,40 @@ pub(crate) fn report(
 
 /// Returns the warnings of one change.
 pub(crate) fn warnings_of(result: &v1::RuleResult) -> Vec<String> {
-    let kind = if result.guard { "guard " } else { "" };
-    let words = format!("{kind}{}", key::words(result.key.as_ref()));
+    let words = key::change_words(result.guard, result.key.as_ref(), &result.queue);
     warnings(&words, result.reach.as_ref(), &result.findings)
 }
 
 fn table(results: &[v1::RuleResult]) -> Table {
     use Align::{Left, Right};
-    let mut table = Table::new(&[
+    let has_queues = results.iter().any(|result| !result.queue.is_empty());
+    let mut columns = vec![
         ("CHANGE", Left),
         ("KIND", Left),
         ("CALLER", Left),
         ("CLUSTER", Left),
         ("CALLEE", Left),
         ("METHOD", Left),
-        ("ROUTES", Right),
-        ("CLIENTS", Right),
-    ]);
+    ];
+    columns.extend(has_queues.then_some(("QUEUE", Left)));
+    columns.extend([("ROUTES", Right), ("CLIENTS", Right)]);
+    let mut table = Table::new(&columns);
     for result in results {
-        let reach = result.reach.clone().unwrap_or_default();
-        let kind = if result.guard { "guard" } else { "rule" };
+        let kind = match (result.queue.as_str(), result.guard) {
+            ("", false) => "rule",
+            ("", true) => "guard",
+            _ => "queue",
+        };
         let change = [change_name(result.change()).to_owned(), kind.to_owned()];
-        let counts = [reach.routes.to_string(), reach.clients.to_string()];
-        table.row(change.into_iter().chain(key::columns(result.key.as_ref())).chain(counts));
+        // Queues are not sent to clients.
+        let count = |of: fn(&v1::RuleReach) -> u32| match &result.reach {
+            None if kind == "queue" => String::new(),
+            reach => reach.as_ref().map_or(0, of).to_string(),
+        };
+        let counts = [count(|reach| reach.routes), count(|reach| reach.clients)];
+        let names = key::columns(result.key.as_ref()).into_iter();
+        let queue = has_queues.then(|| result.queue.clone());
+        table.row(change.into_iter().chain(names).chain(queue).chain(counts));
     }
     table
 }

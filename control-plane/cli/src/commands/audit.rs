@@ -12,7 +12,7 @@ use crate::remote::session::Session;
 /// Commands of the audit log.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
-    /// Print a line of JSON for each changed rule or guard, oldest first
+    /// Print a line of JSON for each changed resource, oldest first
     Export(ExportArgs),
 }
 

@@ -21,7 +21,7 @@ use crate::remote::client::Client;
 use crate::remote::session::Session;
 use crate::remote::write::warn;
 
-/// Rules and guards per request.
+/// Comparisons at the same time.
 const AT_A_TIME: usize = 32;
 
 /// Arguments of `damper diff`.
@@ -69,10 +69,14 @@ async fn compare(
     args: &SetArgs,
     Manifest { origin, item }: Manifest,
 ) -> Result<Option<Difference>, CliError> {
-    let key = item.key().cloned().unwrap_or_default();
     let there = match &item {
-        ManifestItem::Rule(_) => client.rule(key.clone()).await.map(ManifestItem::Rule),
-        ManifestItem::Guard(_) => client.guard(key.clone()).await.map(ManifestItem::Guard),
+        ManifestItem::Rule(rule) => {
+            client.rule(rule.key.clone().unwrap_or_default()).await.map(ManifestItem::Rule)
+        }
+        ManifestItem::Guard(guard) => {
+            client.guard(guard.key.clone().unwrap_or_default()).await.map(ManifestItem::Guard)
+        }
+        ManifestItem::Queue(queue) => client.queue(&queue.name).await.map(ManifestItem::Queue),
     };
     let there = match there {
         Ok(there) => Some(there),
@@ -101,7 +105,10 @@ async fn deleted(
     let filter = v1::RuleFilter { owner: args.owner.clone(), ..Default::default() };
     let rules = client.all_rules(&filter).await?.rules.into_iter().map(ManifestItem::Rule);
     let guards = client.all_guards(&filter).await?.guards.into_iter().map(ManifestItem::Guard);
-    let gone = rules.chain(guards).filter(|item| !named.contains(&item.words()));
+    let ours = args.owner.as_deref().unwrap_or_default();
+    let queues = client.all_queues(ours).await?.into_iter();
+    let queues = queues.filter(|queue| queue.owner == ours).map(ManifestItem::Queue);
+    let gone = rules.chain(guards).chain(queues).filter(|item| !named.contains(&item.words()));
     let differences = gone.map(|item| Difference::between(Some(&item), None, None));
     differences.filter_map(Result::transpose).collect()
 }

@@ -1,7 +1,7 @@
-//! `damper export`: all rules and guards at one revision, as manifests.
+//! `damper export`: all rules, guards and queues at one revision, as manifests.
 //!
-//! The second line of the YAML contains revision and time. The rest depends on the rules and guards alone, so
-//! that exports can be compared line by line and kept under version control.
+//! The second line of the YAML contains revision and time. The rest depends on the resources alone, so that
+//! exports can be compared line by line and kept under version control.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,14 @@ use damper_proto::manifest::{self, Manifest};
 use damper_proto::v1::{self, object};
 
 use crate::error::{CliError, print_message};
-use crate::output::figures::rules_and_guards;
+use crate::output::figures::many;
 use crate::output::{Format, data};
 use crate::remote::client::Client;
 use crate::remote::session::Session;
 
 /// First line of the YAML; JSON has no comments.
-const HEADER: &str = "# All rules and guards of a Damper control plane. Restore with `damper import`.\n";
+const HEADER: &str =
+    "# All rules, guards and queues of a Damper control plane. Restore with `damper import`.\n";
 
 /// Arguments of `damper export`.
 #[derive(Args, Debug)]
@@ -59,7 +60,7 @@ pub(crate) async fn run(session: &Session, args: ExportArgs) -> Result<(), CliEr
         None => data(&text)?,
         Some(file) => replace(file, &text).map_err(CliError::io(file.display()))?,
     }
-    print_message(format_args!("revision {revision}: {}", rules_and_guards(manifests.len())));
+    print_message(format_args!("revision {revision}: {}", many(manifests.len(), "manifest")));
     Ok(())
 }
 
@@ -68,7 +69,7 @@ fn check_whole(came: u64, total: u64) -> Result<(), CliError> {
     if total == 0 || came == total {
         return Ok(());
     }
-    let problem = format!("received {came} of {total} rules and guards");
+    let problem = format!("received {came} of {total} manifests");
     Err(CliError::Unavailable(format!("incomplete export: {problem}; nothing was written")))
 }
 
@@ -77,6 +78,7 @@ fn manifest_of(object: v1::Object) -> Result<Manifest, CliError> {
     match object.kind {
         Some(object::Kind::Rule(rule)) => Ok(rule.into()),
         Some(object::Kind::Guard(guard)) => Ok(guard.into()),
+        Some(object::Kind::Queue(queue)) => Ok(queue.into()),
         Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => {
             Err(CliError::Defect("the export contains an unknown kind".to_owned()))
         }

@@ -21,7 +21,7 @@ use crate::remote::write::WriteArgs;
 pub(crate) struct ImportArgs {
     #[command(flatten)]
     files: FileArgs,
-    /// Also if there are rules or guards; those that are not in the manifests are deleted
+    /// Also if there are rules, guards or queues; those that are not in the manifests are deleted
     #[arg(long)]
     replace: bool,
     /// Accept an export without manifests
@@ -70,21 +70,24 @@ fn with_advice(error: CliError) -> CliError {
     }
 }
 
-/// Returns the revision without rules and guards. The import is for that one, so that a concurrent write is a
-/// conflict and is not deleted.
+/// Returns the revision without rules, guards and queues. The import is for that one, so that a concurrent
+/// write is a conflict and is not deleted.
 async fn empty_at(client: &Client) -> Result<u64, CliError> {
     let rules = v1::ListRulesRequest { page_size: 1, ..Default::default() };
     let v1::ListRulesResponse { revision, total: rules, .. } =
         client.answer(client.rules.clone().list_rules(rules)).await?;
     let guards = v1::ListGuardsRequest { page_size: 1, ..Default::default() };
     let guards = client.answer(client.guards.clone().list_guards(guards)).await?.total;
-    if rules + guards == 0 {
+    let queues = v1::ListQueuesRequest { page_size: 1, ..Default::default() };
+    let queues = client.answer(client.queues.clone().list_queues(queues)).await?.total;
+    if rules + guards + queues == 0 {
         return Ok(revision);
     }
     Err(CliError::Conflict(format!(
-        "the store contains {} and {}; add --replace to replace them",
+        "the store contains {}, {} and {}; add --replace to replace them",
         many(rules as usize, "rule"),
         many(guards as usize, "guard"),
+        many(queues as usize, "queue"),
     )))
 }
 

@@ -1,4 +1,4 @@
-//! `damper lint -f`: findings in rules and guards, without a server.
+//! `damper lint -f`: findings in rules, guards and queues, without a server.
 //!
 //! The engine finds what a server adds to every write, except findings that need traffic, clients or the
 //! chain. Manifests given together are one set: its guards are checked against its rules.
@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use clap::Args;
+use damper_core::job::Queue;
 use damper_core::lint::{self, Finding, LintContext, Severity, codes};
 use damper_core::{Guard, Rule};
 use damper_proto::convert;
@@ -15,7 +16,7 @@ use serde::{Serialize, Serializer};
 
 use crate::error::{CliError, print_message};
 use crate::input::manifests::{self as sources, FileArgs, Manifest, ManifestItem};
-use crate::output::figures::rules_and_guards;
+use crate::output::figures::many;
 use crate::output::findings::{self, PrintedFindings, SeverityFilter};
 use crate::output::show;
 use crate::remote::session::Session;
@@ -46,9 +47,16 @@ struct Found {
     remedy: &'static str,
 }
 
-/// The manifests as core types, in order; rule or guard.
+/// The manifests as core types, in order.
 struct ManifestSet {
-    items: Vec<Result<Rule, Guard>>,
+    items: Vec<Item>,
+}
+
+/// A manifest as core type.
+enum Item {
+    Rule(Box<Rule>),
+    Guard(Guard),
+    Queue(Box<Queue>),
 }
 
 /// Reads, checks and lints.
@@ -74,8 +82,9 @@ impl ManifestSet {
         let mut items = Vec::with_capacity(manifests.len());
         for Manifest { origin, item } in manifests {
             let read = match item {
-                ManifestItem::Rule(rule) => convert::rule(rule).map(Ok),
-                ManifestItem::Guard(guard) => convert::guard(guard).map(Err),
+                ManifestItem::Rule(rule) => convert::rule(rule).map(|rule| Item::Rule(Box::new(rule))),
+                ManifestItem::Guard(guard) => convert::guard(guard).map(Item::Guard),
+                ManifestItem::Queue(queue) => convert::queue(queue).map(|queue| Item::Queue(Box::new(queue))),
             };
             match read {
                 Ok(item) => items.push(item),
@@ -86,13 +95,14 @@ impl ManifestSet {
     }
 
     fn guards(&self) -> impl Iterator<Item = &Guard> {
-        self.items.iter().filter_map(|item| item.as_ref().err())
+        self.items.iter().filter_map(|item| if let Item::Guard(guard) = item { Some(guard) } else { None })
     }
 
-    fn findings(&self, item: &Result<Rule, Guard>) -> Vec<Finding> {
+    fn findings(&self, item: &Item) -> Vec<Finding> {
         let rule = match item {
-            Ok(rule) => rule,
-            Err(guard) => return lint::guard_findings(guard),
+            Item::Rule(rule) => rule,
+            Item::Guard(guard) => return lint::guard_findings(guard),
+            Item::Queue(queue) => return lint::queue_findings(queue),
         };
         let cuts = self.guards().flat_map(|guard| {
             let mut cuts = lint::cuts(guard, rule);
@@ -107,14 +117,15 @@ impl ManifestSet {
 }
 
 impl Found {
-    fn at(manifest: &Manifest, item: &Result<Rule, Guard>, lines: &FieldLines, finding: Finding) -> Self {
+    fn at(manifest: &Manifest, item: &Item, lines: &FieldLines, finding: Finding) -> Self {
         let Finding { code, severity, field, message, remedy } = finding;
-        let (kind, pattern) = match item {
-            Ok(rule) => ("rule", rule.pattern()),
-            Err(guard) => ("guard", guard.pattern()),
+        let subject = match item {
+            Item::Rule(rule) => rule.pattern().to_string(),
+            Item::Guard(guard) => guard.pattern().to_string(),
+            Item::Queue(queue) => queue.name().to_owned(),
         };
-        let origin = manifest.origin.at(lines.of(&field));
-        Self { origin, severity, code, kind, subject: pattern.to_string(), field, message, remedy }
+        let (kind, origin) = (manifest.item.kind(), manifest.origin.at(lines.of(&field)));
+        Self { origin, severity, code, kind, subject, field, message, remedy }
     }
 }
 
@@ -132,7 +143,7 @@ impl fmt::Display for Found {
 }
 
 fn summary(all: &[Found], manifests: usize) -> String {
-    format!("{}: {}", rules_and_guards(manifests), findings::count(all.iter().map(|found| found.severity)))
+    format!("{}: {}", many(manifests, "manifest"), findings::count(all.iter().map(|found| found.severity)))
 }
 
 /// Returns the findings that need no server.

@@ -17,6 +17,7 @@ mod import;
 mod kill;
 mod kills;
 mod lint;
+mod queues;
 mod reference;
 mod replicas;
 mod rollback;
@@ -69,17 +70,20 @@ enum Command {
     /// Show and change guards: ceilings that callee owners set for all rules
     #[command(subcommand)]
     Guards(guards::GuardsCommand),
-    /// Write the rules and guards of manifests, all or nothing
+    /// Show and change queues: policies for durable jobs
+    #[command(subcommand)]
+    Queues(queues::QueuesCommand),
+    /// Write the rules, guards and queues of manifests, all or nothing
     Apply(apply::ApplyArgs),
     /// Show what apply would change, delete and reject
     Diff(diff::DiffArgs),
-    /// Export all rules and guards at one revision, as manifests
+    /// Export all rules, guards and queues at one revision, as manifests
     Export(export::ExportArgs),
-    /// Restore rules and guards from an export
+    /// Restore rules, guards and queues from an export
     Import(import::ImportArgs),
-    /// List changes of rules, guards, kill switches and tokens
+    /// List changes of rules, guards, queues, kill switches and tokens
     History(history::HistoryArgs),
-    /// Restore a rule, a guard or everything to an earlier revision
+    /// Restore a rule, a guard, a queue or everything to an earlier revision
     Rollback(rollback::RollbackArgs),
     /// Export the audit log
     #[command(subcommand)]
@@ -134,6 +138,7 @@ pub(crate) async fn run(Cli { session, command }: Cli) -> Result<(), CliError> {
         Command::Rules(command) => rules::run(&session, command).await,
         Command::Promote(args) => rules::promote(&session, args).await,
         Command::Guards(command) => guards::run(&session, command).await,
+        Command::Queues(command) => queues::run(&session, command).await,
         Command::Apply(args) => apply::run(&session, args).await,
         Command::Diff(args) => diff::run(&session, args).await,
         Command::Export(args) => export::run(&session, args).await,

@@ -1,4 +1,5 @@
-//! `damper rollback`: restores a rule, a guard or everything to an earlier revision, in a new revision.
+//! `damper rollback`: restores a rule, a guard, a queue or everything to an earlier revision, in a new
+//! revision.
 //!
 //! There is no confirmation: `--dry-run` shows the effect, and another rollback undoes it.
 
@@ -17,18 +18,21 @@ use crate::remote::write::WriteArgs;
 pub(crate) struct RollbackArgs {
     /// Rule with exactly this key
     #[arg(num_args = 4, value_names = ["CALLER", "CLUSTER", "CALLEE", "METHOD"],
-          required_unless_present = "all", conflicts_with = "all")]
+          required_unless_present_any = ["all", "queue"], conflicts_with_all = ["all", "queue"])]
     key: Vec<String>,
     /// The guard with this key instead of the rule
-    #[arg(long, conflicts_with = "all")]
+    #[arg(long, conflicts_with_all = ["all", "queue"])]
     guard: bool,
-    /// All rules and guards; with a --reason
+    /// The queue with this name
+    #[arg(long, value_name = "NAME", conflicts_with = "all")]
+    queue: Option<String>,
+    /// All rules, guards and queues; with a --reason
     #[arg(long)]
     all: bool,
     /// Restored revision; 0 is before the first change
     #[arg(long, value_name = "REV")]
     to: u64,
-    /// Only if the rule or guard, or with --all the server, is at this revision
+    /// Only if the resource, or with --all the server, is at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]
@@ -38,20 +42,24 @@ pub(crate) struct RollbackArgs {
 /// Rolls back.
 pub(crate) async fn run(session: &Session, args: RollbackArgs) -> Result<(), CliError> {
     let key = key::pattern_of(&args.key)?;
-    if key.is_none() && args.write.reason.is_empty() {
+    let kind = match (key, args.queue) {
+        (_, Some(name)) => Some(object_key::Kind::Queue(name)),
+        (Some(key), None) if args.guard => Some(object_key::Kind::Guard(key)),
+        (key, None) => key.map(object_key::Kind::Rule),
+    };
+    if kind.is_none() && args.write.reason.is_empty() {
         return Err(CliError::Usage("--all: needs a --reason".to_owned()));
     }
     let client = Client::connect(&session.server).await?;
     let mut history = client.history.clone();
     let (to_revision, expected_revision) = (Some(args.to), args.expected_revision);
     let options = Some(args.write.options());
-    let response = match key {
+    let response = match kind {
         None => {
             let request = v1::RollbackAllRequest { to_revision, expected_revision, options };
             client.answer(history.rollback_all(request)).await?
         }
-        Some(key) => {
-            let kind = if args.guard { object_key::Kind::Guard(key) } else { object_key::Kind::Rule(key) };
+        Some(kind) => {
             let key = Some(v1::ObjectKey { kind: Some(kind) });
             let request = v1::RollbackRequest { key, to_revision, expected_revision, options };
             client.answer(history.rollback(request)).await?

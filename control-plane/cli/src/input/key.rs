@@ -92,6 +92,15 @@ pub(crate) fn words(pattern: Option<&v1::Pattern>) -> String {
     columns(pattern).join(" ")
 }
 
+/// Returns the kind unless it is a rule, and the four words of a change's key, or the name of its queue.
+pub(crate) fn change_words(is_guard: bool, key: Option<&v1::Pattern>, queue: &str) -> String {
+    match (queue, is_guard) {
+        ("", false) => words(key),
+        ("", true) => format!("guard {}", words(key)),
+        (name, _) => format!("queue {name}"),
+    }
+}
+
 /// Returns the four words of a route.
 pub(crate) fn route_columns(route: Option<&v1::RouteKey>) -> [String; 4] {
     let v1::RouteKey { caller_service, caller_cluster, callee_service, callee_method } =

@@ -8,22 +8,17 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use damper_control_plane::{MAX_GUARDS, MAX_RULES};
+use damper_control_plane::{MAX_GUARDS, MAX_QUEUES, MAX_RULES};
 use damper_proto::manifest::{self, Document, FieldLines, Problem};
 use damper_proto::v1;
 use serde::de::IgnoredAny;
 
 use crate::error::{CliError, as_is};
+use crate::input::files::{files_at, unreadable};
 use crate::input::key;
-
-/// Extensions of the files that are read from a folder.
-const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
-
-/// Deepest folder; a link to a parent ends there.
-const MAX_DEPTH: usize = 32;
 
 /// Paths of manifests.
 #[derive(Args, Debug)]
@@ -34,7 +29,7 @@ pub(crate) struct FileArgs {
     pub(crate) files: Vec<PathBuf>,
 }
 
-/// A rule or guard with its origin.
+/// A rule, guard or queue with its origin.
 #[derive(Debug)]
 pub(crate) struct Manifest {
     pub(crate) origin: Origin,
@@ -47,6 +42,7 @@ pub(crate) struct Manifest {
 pub(crate) enum ManifestItem {
     Rule(v1::Rule),
     Guard(v1::Guard),
+    Queue(v1::Queue),
 }
 
 impl ManifestItem {
@@ -60,11 +56,17 @@ impl ManifestItem {
         if let Self::Guard(guard) = self { Some(guard) } else { None }
     }
 
+    /// Returns the queue, if it is one.
+    pub(crate) fn queue(&self) -> Option<&v1::Queue> {
+        if let Self::Queue(queue) = self { Some(queue) } else { None }
+    }
+
     /// Returns the kind.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Rule(_) => "rule",
             Self::Guard(_) => "guard",
+            Self::Queue(_) => "queue",
         }
     }
 
@@ -73,6 +75,7 @@ impl ManifestItem {
         match self {
             Self::Rule(rule) => &rule.owner,
             Self::Guard(guard) => &guard.owner,
+            Self::Queue(queue) => &queue.owner,
         }
     }
 
@@ -82,13 +85,16 @@ impl ManifestItem {
         match self.clone() {
             Self::Rule(rule) => Self::Rule(v1::Rule { owner, ..rule }),
             Self::Guard(guard) => Self::Guard(v1::Guard { owner, ..guard }),
+            Self::Queue(queue) => Self::Queue(v1::Queue { owner, ..queue }),
         }
     }
 
+    /// Returns the key; `None` for a queue.
     pub(crate) fn key(&self) -> Option<&v1::Pattern> {
         match self {
             Self::Rule(rule) => rule.key.as_ref(),
             Self::Guard(guard) => guard.key.as_ref(),
+            Self::Queue(_) => None,
         }
     }
 
@@ -97,15 +103,16 @@ impl ManifestItem {
         match self {
             Self::Rule(rule) => rule.revision,
             Self::Guard(guard) => guard.revision,
+            Self::Queue(queue) => queue.revision,
         }
     }
 
-    /// Returns the four words of the key, with the kind unless it is a rule.
+    /// Returns the four words of the key, with the kind unless it is a rule; of a queue its name.
     pub(crate) fn words(&self) -> String {
-        let words = key::words(self.key());
         match self {
-            Self::Rule(_) => words,
-            Self::Guard(_) => format!("guard {words}"),
+            Self::Rule(_) => key::words(self.key()),
+            Self::Guard(_) => format!("guard {}", key::words(self.key())),
+            Self::Queue(queue) => format!("queue {}", queue.name),
         }
     }
 }
@@ -138,7 +145,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Returns the only rule or guard of sources; `of` selects the kind.
+/// Returns the only resource of sources; `of` selects the kind.
 pub(crate) fn only<'a, T>(
     manifests: &'a [Manifest],
     noun: &str,
@@ -212,60 +219,18 @@ fn read_all(
     if faults.is_empty() { Ok(manifests) } else { Err(CliError::Data(faults)) }
 }
 
-/// Returns the file, or the manifests of a folder and its subfolders.
-fn files_at(path: &Path) -> Result<Vec<PathBuf>, CliError> {
-    if !std::fs::metadata(path).map_err(|error| unreadable(path, error))?.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut files = Vec::new();
-    files_below(path, 0, &mut files)?;
-    files.sort();
-    Ok(files)
-}
-
-/// Collects the manifests of a folder. Skips names that start with a dot: they belong to tools.
-fn files_below(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), CliError> {
-    let failed = |error| unreadable(folder, error);
-    if depth > MAX_DEPTH {
-        let folder = folder.display();
-        return Err(CliError::data(format_args!("{folder}: more than {MAX_DEPTH} folders deep")));
-    }
-    for entry in std::fs::read_dir(folder).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        if entry.file_name().as_encoded_bytes().starts_with(b".") {
-            continue;
-        }
-        let path = entry.path();
-        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-        if path.is_dir() {
-            files_below(&path, depth + 1, files)?;
-        } else if EXTENSIONS.contains(&extension) && path.is_file() {
-            files.push(path);
-        }
-    }
-    Ok(())
-}
-
-/// Returns the error of a file that cannot be read.
-pub(crate) fn unreadable(path: &Path, error: io::Error) -> CliError {
-    match error.kind() {
-        io::ErrorKind::NotFound => CliError::Missing(format!("{}: no such file or folder", path.display())),
-        _ => CliError::io(path.display())(error),
-    }
-}
-
 /// Adds the number of documents of a file, and rejects more than a server accepts before parsing takes
 /// minutes.
 fn count(file: &str, bytes: &[u8], counted: &mut usize) -> Result<(), CliError> {
     let before = *counted;
     *counted += documents(bytes);
-    let limit = MAX_RULES + MAX_GUARDS;
+    let limit = MAX_RULES + MAX_GUARDS + MAX_QUEUES;
     if *counted <= limit {
         return Ok(());
     }
     let together = if before == 0 { "" } else { " with those before it" };
     Err(CliError::data(format_args!(
-        "{file}: {counted} documents{together}, at most {limit} rules and guards"
+        "{file}: {counted} documents{together}, at most {limit} rules, guards and queues"
     )))
 }
 
@@ -324,6 +289,7 @@ fn read_one(file: &str, Document { number, line, manifest }: Document) -> Option
     let item = match manifest {
         manifest::Manifest::Rule(rule) => ManifestItem::Rule(rule),
         manifest::Manifest::Guard(guard) => ManifestItem::Guard(guard),
+        manifest::Manifest::Queue(queue) => ManifestItem::Queue(queue),
         // Parsing rejects unknown kinds.
         _ => return None,
     };
@@ -348,14 +314,19 @@ fn repetitions(manifests: &[Manifest]) -> Vec<String> {
                 free.insert(origin);
             }
             Entry::Occupied(taken) => {
-                faults.push(format!("{origin}: key: {} is also the key at {}", taken.key(), taken.get()));
+                let path = if item.key().is_some() { "key" } else { "name" };
+                faults.push(format!(
+                    "{origin}: {path}: {} is also the {path} at {}",
+                    taken.key(),
+                    taken.get()
+                ));
             }
         }
     }
     faults
 }
 
-/// Maps the path of a field in a request (`changes[17].put.policy.mode`, `rule.policy.mode`, `guard.owner`)
+/// Maps the path of a field in a request (`changes[17].put.policy.mode`, `rule.policy.mode`, `queue.owner`)
 /// to the field of its manifest.
 pub(crate) fn locate(manifests: &[Manifest], field: &str) -> String {
     let Some((index, rest)) = split(field) else { return as_is(field) };
@@ -368,13 +339,14 @@ pub(crate) fn locate(manifests: &[Manifest], field: &str) -> String {
 
 /// Returns the number of the change and the path in its manifest.
 fn split(field: &str) -> Option<(usize, &str)> {
-    if let Some(rest) = field.strip_prefix("rule").or_else(|| field.strip_prefix("guard")) {
+    let kinds = ["rule", "guard", "queue"];
+    if let Some(rest) = kinds.into_iter().find_map(|kind| field.strip_prefix(kind)) {
         return below(rest).map(|rest| (0, rest));
     }
     let (index, rest) = field.strip_prefix("changes[")?.split_once(']')?;
     let rest = below(rest)?;
     let put = |what| rest.strip_prefix(what).and_then(below);
-    let rest = put("put").or_else(|| put("put_guard")).unwrap_or(rest);
+    let rest = ["put", "put_guard", "put_queue"].into_iter().find_map(put).unwrap_or(rest);
     Some((index.parse().ok()?, rest))
 }
 
@@ -385,6 +357,8 @@ fn below(rest: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     const RULE: &str = "kind: Rule\nkey: { caller_service: a, caller_cluster: '*', callee_service: b, \
@@ -522,6 +496,8 @@ mod tests {
             ("guard.ceiling.max_attempts", "f.yaml:1 (document 2): ceiling.max_attempts"),
             ("changes[1].put_guard.owner", "f.yaml:9 (document 2): owner"),
             ("changes[1].put_guard", "f.yaml:9 (document 2)"),
+            ("changes[1].put_queue.lease", "f.yaml:9 (document 2): lease"),
+            ("queue.policy.retry", "f.yaml:1 (document 2): policy.retry"),
             ("guards", "guards"),
             ("changes[7].put.policy", "changes[7].put.policy"),
             ("changes[x].put", "changes[x].put"),

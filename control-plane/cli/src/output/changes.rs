@@ -52,6 +52,8 @@ pub(crate) enum Kind {
     Kill,
     /// Tokens
     Token,
+    /// Queues
+    Queue,
 }
 
 impl ChangesArgs {
@@ -73,6 +75,7 @@ impl ChangesArgs {
             Some(Kind::Guard) => v1::ObjectKind::Guard,
             Some(Kind::Kill) => v1::ObjectKind::Kill,
             Some(Kind::Token) => v1::ObjectKind::Token,
+            Some(Kind::Queue) => v1::ObjectKind::Queue,
         };
         Ok(v1::ChangeFilter {
             names: Some(names),
@@ -97,6 +100,8 @@ fn moment(text: &str) -> Result<SystemTime, String> {
 /// Returns a row for each changed resource.
 pub(crate) fn table(changes: &[v1::Change]) -> Table {
     use Align::{Left, Right};
+    let objects = || changes.iter().flat_map(|change| &change.objects);
+    let has_queues = objects().any(|object| queue_name(object.key.as_ref()).is_some());
     let is_proven = changes.iter().any(|change| !change.principal.is_empty());
     let mut columns = vec![("REVISION", Right), ("AGE", Right)];
     // The authenticated name comes first; without tokens it would be empty.
@@ -109,9 +114,9 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
         ("CLUSTER", Left),
         ("CALLEE", Left),
         ("METHOD", Left),
-        ("OWNER", Left),
-        ("REASON", Left),
     ]);
+    columns.extend(has_queues.then_some(("QUEUE", Left)));
+    columns.extend([("OWNER", Left), ("REASON", Left)]);
     let mut table = Table::new(&columns);
     let now = now();
     for change in changes {
@@ -126,6 +131,8 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
             let what = [change.author.clone(), done.to_owned(), kind.to_owned()];
             let proven = is_proven.then(|| change.principal.clone());
             let columns = head.into_iter().chain(proven).chain(what).chain(key::columns(key));
+            let queue = || queue_name(object.key.as_ref()).unwrap_or_default().to_owned();
+            let columns = columns.chain(has_queues.then(queue));
             table.row(columns.chain([owner(object).to_owned(), change.reason.clone()]));
         }
     }
@@ -138,6 +145,7 @@ fn owner(change: &v1::ObjectChange) -> &str {
         Some(object::Kind::Rule(rule)) => &rule.owner,
         Some(object::Kind::Guard(guard)) => &guard.owner,
         Some(object::Kind::Token(token)) => &token.name,
+        Some(object::Kind::Queue(queue)) => &queue.owner,
         Some(object::Kind::Kill(_)) | None => "",
     }
 }
@@ -148,15 +156,24 @@ fn named(key: Option<&v1::ObjectKey>) -> (&'static str, Option<&v1::Pattern>) {
         Some(object_key::Kind::Guard(key)) => ("guard", Some(key)),
         Some(object_key::Kind::Kill(key)) => ("kill", Some(key)),
         Some(object_key::Kind::Token(_)) => ("token", None),
+        Some(object_key::Kind::Queue(_)) => ("queue", None),
         None => ("", None),
     }
 }
 
-/// Returns the rule or guard.
+fn queue_name(key: Option<&v1::ObjectKey>) -> Option<&str> {
+    match key?.kind.as_ref()? {
+        object_key::Kind::Queue(name) => Some(name),
+        _ => None,
+    }
+}
+
+/// Returns the rule, guard or queue.
 pub(crate) fn item(object: v1::Object) -> Option<ManifestItem> {
     Some(match object.kind? {
         object::Kind::Rule(rule) => ManifestItem::Rule(rule),
         object::Kind::Guard(guard) => ManifestItem::Guard(guard),
+        object::Kind::Queue(queue) => ManifestItem::Queue(queue),
         object::Kind::Kill(_) | object::Kind::Token(_) => return None,
     })
 }

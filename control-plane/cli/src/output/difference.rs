@@ -1,4 +1,4 @@
-//! Differences between two versions of a rule or guard, setting by setting.
+//! Differences between two versions of a rule, guard or queue, setting by setting.
 //!
 //! `damper_proto::manifest` compares; this file adds key, place and colours.
 
@@ -7,18 +7,25 @@ use damper_proto::v1;
 use serde::Serialize;
 
 use crate::error::CliError;
-use crate::input::key;
 use crate::input::manifests::ManifestItem;
 use crate::output::{self, Format};
 
 const UNSET: &str = "unset";
 
-/// A rule or guard that differs.
+/// A rule, guard or queue that differs.
 #[derive(Debug, Serialize)]
 pub(crate) struct Difference {
     change: &'static str,
     kind: &'static str,
-    key: v1::Pattern,
+    /// `None` for a queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<v1::Pattern>,
+    /// Name of a queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<String>,
+    /// Kind and key, or name.
+    #[serde(skip)]
+    words: String,
     /// Place of the new version.
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<String>,
@@ -53,12 +60,15 @@ impl Difference {
         };
         let differs = !fields.is_empty() || old.is_some() != new.is_some();
         let Some(item) = new.or(old).filter(|_| differs) else { return Ok(None) };
-        let kind = match item {
-            ManifestItem::Rule(_) => "rule",
-            ManifestItem::Guard(_) => "guard",
-        };
-        let key = item.key().cloned().unwrap_or_default();
-        Ok(Some(Self { change, kind, key, origin, fields }))
+        Ok(Some(Self {
+            change,
+            kind: item.kind(),
+            key: item.key().cloned(),
+            queue: item.queue().map(|queue| queue.name.clone()),
+            words: item.words(),
+            origin,
+            fields,
+        }))
     }
 
     fn text(&self, colours: bool) -> String {
@@ -67,9 +77,7 @@ impl Difference {
             "deleted" => ('-', "31"),
             _ => ('~', "33"),
         };
-        let key = key::words(Some(&self.key));
-        let kind = if self.kind == "guard" { "guard " } else { "" };
-        let mut text = paint(colours, colour, &format!("{mark} {kind}{key}"));
+        let mut text = paint(colours, colour, &format!("{mark} {}", self.words));
         text.extend(self.origin.as_ref().map(|origin| format!("  ({origin})")));
         text.push('\n');
         for Differing { path, old, new } in &self.fields {
@@ -89,9 +97,10 @@ fn settings(item: &ManifestItem) -> Result<Settings, CliError> {
     let settings = match item {
         ManifestItem::Rule(rule) => Settings::of_rule(rule),
         ManifestItem::Guard(guard) => Settings::of_guard(guard),
+        ManifestItem::Queue(queue) => Settings::of_queue(queue),
     };
     settings.map_err(|faults| {
-        let key = key::words(item.key());
+        let key = item.words();
         CliError::Data(faults.iter().map(|fault| format!("{key}: {fault}")).collect())
     })
 }

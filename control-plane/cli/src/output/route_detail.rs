@@ -13,7 +13,8 @@ use crate::output::{Align, Table};
 
 /// Returns all statistics of a route.
 pub(crate) fn portrait(route: &v1::RouteStats) -> String {
-    [head(route), flow(route).to_string(), fates(route).to_string(), served(route)].join("\n")
+    let fates = format!("{}{}", fates(route), blocked(route));
+    [head(route), flow(route).to_string(), fates, served(route)].join("\n")
 }
 
 fn head(route: &v1::RouteStats) -> String {
@@ -81,6 +82,16 @@ fn fates(route: &v1::RouteStats) -> Table {
     table
 }
 
+/// The line below the fates; empty if no retry was blocked.
+fn blocked(route: &v1::RouteStats) -> String {
+    let Some(v1::BlockedRetries { share: of_failed, reason, mixed, would }) = &route.blocked_retries else {
+        return String::new();
+    };
+    let what = if *would { "Retries that would be blocked" } else { "Blocked retries" };
+    let mainly = if *mixed { "mainly " } else { "" };
+    format!("{what}: {} of failed calls ({mainly}{})\n", share(*of_failed), crate::output::printable(reason))
+}
+
 /// Requests that the callee receives from all callers.
 fn served(route: &v1::RouteStats) -> String {
     let Some(served) = &route.served else {
@@ -103,6 +114,22 @@ fn served(route: &v1::RouteStats) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocked_retries_are_below_the_fates() {
+        let mut route = v1::RouteStats::default();
+        assert!(!portrait(&route).contains("blocked:"));
+        let reason = "no credit".to_owned();
+        for (mixed, would, line) in [
+            (false, false, "Blocked retries: 12.0% of failed calls (no credit)"),
+            (true, true, "Retries that would be blocked: 12.0% of failed calls (mainly no credit)"),
+        ] {
+            let blocked = v1::BlockedRetries { share: 0.12, reason: reason.clone(), mixed, would };
+            route.blocked_retries = Some(blocked);
+            let text = portrait(&route);
+            assert!(text.lines().any(|printed| printed == line), "{line}:\n{text}");
+        }
+    }
 
     #[test]
     fn every_figure_has_its_line() {

@@ -18,7 +18,7 @@ pub(crate) struct SetArgs {
     /// Owner of the set: resources without an owner get this one, resources of other owners are not changed
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
-    /// Also delete the rules and guards of --owner that are not in the manifests
+    /// Also delete the rules, guards and queues of --owner that are not in the manifests
     #[arg(long, requires = "owner")]
     pub(crate) prune: bool,
     /// Also change resources of other owners; they become --owner's
@@ -27,7 +27,7 @@ pub(crate) struct SetArgs {
     /// With --prune: accept a set without manifests, which deletes everything of --owner
     #[arg(long, requires = "prune")]
     allow_empty: bool,
-    /// Also overwrite rules and guards that changed since the revision in their manifest
+    /// Also overwrite resources that changed since the revision in their manifest
     #[arg(long)]
     overwrite: bool,
 }
@@ -107,6 +107,7 @@ impl Set {
             let kind = match item.clone() {
                 ManifestItem::Rule(rule) => rule_change::Kind::Put(rule),
                 ManifestItem::Guard(guard) => rule_change::Kind::PutGuard(guard),
+                ManifestItem::Queue(queue) => rule_change::Kind::PutQueue(queue),
             };
             let expected_revision = expected(item.revision(), self.overwrite);
             v1::RuleChange { kind: Some(kind), expected_revision }
@@ -114,7 +115,7 @@ impl Set {
     }
 }
 
-/// Returns the revision that a rule or guard must be at; `None` without one in its manifest.
+/// Returns the revision that a resource must be at; `None` without one in its manifest.
 pub(crate) fn expected(revision: u64, overwrite: bool) -> Option<u64> {
     Some(revision).filter(|revision| *revision > 0 && !overwrite)
 }

@@ -9,6 +9,7 @@ use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::guards_client::GuardsClient;
 use damper_proto::v1::history_client::HistoryClient;
 use damper_proto::v1::kills_client::KillsClient;
+use damper_proto::v1::queues_client::QueuesClient;
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::tokens_client::TokensClient;
 use damper_proto::v1::{self, RuleFilter};
@@ -42,6 +43,7 @@ pub(crate) struct Client {
     pub(crate) connected_at: Instant,
     pub(crate) rules: RulesClient<Line>,
     pub(crate) guards: GuardsClient<Line>,
+    pub(crate) queues: QueuesClient<Line>,
     pub(crate) fleet: FleetClient<Line>,
     pub(crate) history: HistoryClient<Line>,
     pub(crate) kills: KillsClient<Line>,
@@ -79,6 +81,7 @@ impl Client {
             connected_at: Instant::now(),
             rules: RulesClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             guards: GuardsClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
+            queues: QueuesClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             history: HistoryClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             kills: KillsClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             tokens: TokensClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
@@ -171,6 +174,28 @@ impl Client {
             guards.extend(page.guards);
             if page.next_page_token.is_empty() {
                 return Ok(v1::ListGuardsResponse { guards, ..page });
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// Returns the queue with this name.
+    pub(crate) async fn queue(&self, name: &str) -> Result<v1::Queue, CliError> {
+        let request = v1::GetQueueRequest { name: name.to_owned(), min_revision: 0 };
+        self.answer(self.queues.clone().get_queue(request)).await
+    }
+
+    /// Returns all queues whose name or owner contains the text.
+    pub(crate) async fn all_queues(&self, text: &str) -> Result<Vec<v1::Queue>, CliError> {
+        let mut queues = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let text = text.to_owned();
+            let request = v1::ListQueuesRequest { text, page_size: PAGE, page_token, min_revision: 0 };
+            let page = self.answer(self.queues.clone().list_queues(request)).await?;
+            queues.extend(page.queues);
+            if page.next_page_token.is_empty() {
+                return Ok(queues);
             }
             page_token = page.next_page_token;
         }

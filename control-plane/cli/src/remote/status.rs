@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use crate::error::CliError;
-use crate::input::key;
+use crate::input::key::{self, change_words};
 use crate::input::manifests::ManifestItem;
 use crate::output::figures::many;
 use crate::output::printable;
@@ -205,13 +205,13 @@ fn conflicts(status: &Status) -> Option<v1::Conflicts> {
 /// Returns a line for each setting of another owner, and the remedy.
 fn owned(conflicts: &v1::Conflicts) -> Vec<String> {
     let line = |conflict: &v1::Conflict| {
-        let v1::Conflict { guard, key, owner, field, current, wanted } = conflict;
-        let kind = if *guard { "guard " } else { "" };
+        let v1::Conflict { guard, key, owner, field, current, wanted, queue } = conflict;
+        let words = change_words(*guard, key.as_ref(), queue);
         let [owner, current, wanted] = [owner, current, wanted].map(|text| match text.as_str() {
             "" => "unset".to_owned(),
             text => printable(text),
         });
-        format!("{kind}{} (owner {owner}): {field}: {current} -> {wanted}", key::words(key.as_ref()))
+        format!("{words} (owner {owner}): {field}: {current} -> {wanted}")
     };
     let mut lines: Vec<String> = conflicts.conflicts.iter().map(line).collect();
     let rest = (conflicts.total as usize).saturating_sub(lines.len());
@@ -222,13 +222,18 @@ fn owned(conflicts: &v1::Conflicts) -> Vec<String> {
     lines
 }
 
-/// Returns name, revision and last author of the current rule, guard or kill in the details of a conflict.
+/// Returns name, revision and last author of the current rule, guard, queue or kill in the details of a
+/// conflict.
 fn current(status: &Status) -> Option<(String, u64, String)> {
     let details = tonic_types::pb::Status::decode(status.details()).ok()?.details;
     let packed = |name: &str| details.iter().find(|any| any.type_url.ends_with(name));
     if let Some(packed) = packed("/damper.v1.Rule") {
         let rule = v1::Rule::decode(packed.value.as_slice()).ok()?;
         return Some((ManifestItem::Rule(rule.clone()).words(), rule.revision, rule.updated_by));
+    }
+    if let Some(packed) = packed("/damper.v1.Queue") {
+        let queue = v1::Queue::decode(packed.value.as_slice()).ok()?;
+        return Some((ManifestItem::Queue(queue.clone()).words(), queue.revision, queue.updated_by));
     }
     if let Some(packed) = packed("/damper.v1.KillSwitch") {
         let kill = v1::KillSwitch::decode(packed.value.as_slice()).ok()?;

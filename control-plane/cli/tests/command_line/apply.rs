@@ -155,11 +155,11 @@ fn parted(export: &str) -> (Vec<String>, String) {
 fn an_export_is_read_back_as_it_is() {
     let server = Serving::start();
     let empty = server.run(&["export"]);
-    assert!(empty.err.contains("revision 0: 0 rules and guards"), "{empty:?}");
+    assert!(empty.err.contains("revision 0: 0 manifests"), "{empty:?}");
     server.apply(&format!("{}---\n{}", manifest("b", OBSERVE), manifest("a", ENFORCE)));
     let file = server.folder.path().join("all.yaml");
     let exported = server.run(&["export", "--file", text(&file)]);
-    assert!(exported.err.contains("revision 1: 2 rules and guards"), "{exported:?}");
+    assert!(exported.err.contains("revision 1: 2 manifests"), "{exported:?}");
     assert_eq!(exported.ok(), "");
     let backup = std::fs::read_to_string(&file).unwrap();
     let (header, backup) = parted(&backup);

@@ -103,7 +103,7 @@ fn too_many_rules_are_rejected_before_they_are_parsed() {
     let second = server.file("b.yaml", format!("{half}---\nkind: Rul\n"));
     let whole = server.file("whole.yaml", "---\nkind: Rul\n".repeat(2 * limit));
     let said = server.run(&["apply", "-f", text(&whole)]).failed(65);
-    assert!(said.contains("whole.yaml: 220000 documents, at most 110000 rules and guards"), "{said}");
+    assert!(said.contains("whole.yaml: 220000 documents, at most 111000 rules, guards and queues"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     let said = server.run(&["apply", "-f", text(&first), "-f", text(&second)]).failed(65);
     assert!(said.contains("b.yaml: 110001 documents with those before it"), "{said}");

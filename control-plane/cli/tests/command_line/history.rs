@@ -50,7 +50,7 @@ fn history_lists_author_change_and_reason() {
     assert_eq!((attempts("before"), attempts("after")), (3.into(), 5.into()));
     assert!(server.run(&["history", "-o", "yaml"]).ok().contains("reason: peak season"));
     let narrowed = server.run(&["history", "--kind", "guard"]);
-    assert!(narrowed.err.contains("revision 3: 1 of 2 changed rules and guards shown"), "{narrowed:?}");
+    assert!(narrowed.err.contains("revision 3: 1 of 2 changed resources shown"), "{narrowed:?}");
 
     server.run(&["history", "checkout", "*"]).failed(64);
     server.run(&["history", "--limit", "0"]).failed(64);

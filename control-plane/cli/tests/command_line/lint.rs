@@ -24,7 +24,7 @@ const UNBOUNDED: &str =
 fn manifests_without_findings_end_well() {
     let clean = manifest("checkout", "{ mode: observe, retry: { max_attempts: 3 } }");
     let ended = lint(&["-f", "-"], &clean);
-    assert!(ended.err.contains("1 rule or guard: 0 critical, 0 warnings, 0 hints"), "{ended:?}");
+    assert!(ended.err.contains("1 manifest: 0 critical, 0 warnings, 0 hints"), "{ended:?}");
     assert_eq!(ended.ok(), "");
 }
 

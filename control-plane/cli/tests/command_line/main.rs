@@ -18,6 +18,7 @@ mod history;
 mod init;
 mod kills;
 mod lint;
+mod queues;
 mod replicas;
 mod reporting;
 mod serving;

@@ -36,6 +36,13 @@ pub(crate) async fn accept(
     faults.or(()).map_err(ApiError::Faults)?;
     let table = cluster.fleet.table();
     let found = found(cluster, &table)?;
+    if request.refill
+        && let Some(replica) = table.unaccepted.as_ref().and_then(|found| found.known_by.as_ref())
+    {
+        return Err(ApiError::Unmet(format!(
+            "this replica has nothing but the contents of the store in memory; refill through {replica}"
+        )));
+    }
     if found != (request.found_epoch.clone(), request.found_revision) {
         return Err(ApiError::Moved { head: found.1 });
     }

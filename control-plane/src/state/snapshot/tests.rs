@@ -77,6 +77,28 @@ fn entry_with_unknown_fields_is_unread_and_kept_whole() {
     assert!(view.values().all(|(key, _)| key != kill.key()));
 }
 
+#[test]
+fn queue_is_known_by_name_and_not_among_changes() {
+    let queue = |name: &str| ResourceKey::Queue(name.to_owned());
+    let value = StoredQueue::value(&v1::Queue {
+        policy: Some(v1::Policy { mode: v1::Mode::Enforce.into(), ..Default::default() }),
+        ..Default::default()
+    });
+    let later = of_a_later_version(value.clone());
+    let mut view = empty();
+    let edits = [("b", &value), ("a", &value), ("c", &later)];
+    view.apply(&change(1, edits.map(|(name, value)| (queue(name), Some(value.clone()))).into()));
+    assert_eq!(view.changed_since(0), Some(BTreeSet::new()), "clients do not receive queues");
+    assert_eq!(view.queues().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+    let behind: Vec<&str> = view.queues_behind(Some("a")).map(|stored| stored.wire.name.as_str()).collect();
+    assert_eq!((behind, view.entries()), (vec!["b", "c"], 3));
+    assert!(view.queue("a").unwrap().queue.is_some() && view.queue("c").unwrap().queue.is_none());
+    let values: std::collections::BTreeMap<String, bytes::Bytes> = view.values().collect();
+    assert_eq!(values[&queue("c").key()], later, "an unreadable queue is kept whole");
+    view.apply(&change(2, vec![(queue("a"), None)]));
+    assert_eq!((view.revision_of(&queue("a")), view.revision_of(&queue("b"))), (None, Some(1)));
+}
+
 fn empty() -> Snapshot {
     Snapshot::of(&StoreContents { epoch: "e".to_owned(), revision: 0, ..StoreContents::default() })
 }

@@ -110,11 +110,20 @@ async fn followed(store: &Arc<Quiet>) -> watch::Receiver<Arc<Snapshot>> {
 
 /// The same with the way to tell it of kills.
 async fn followed_with_messages(store: &Arc<Quiet>) -> (watch::Receiver<Arc<Snapshot>>, mpsc::Sender<Hold>) {
+    let (_, peers) = watch::channel(PeerEpochs::new());
+    followed_with_peers(store, peers).await
+}
+
+/// The same with the epochs of other replicas.
+async fn followed_with_peers(
+    store: &Arc<Quiet>,
+    peers: watch::Receiver<PeerEpochs>,
+) -> (watch::Receiver<Arc<Snapshot>>, mpsc::Sender<Hold>) {
     let view = Arc::new(Snapshot::of(&store.load().await.unwrap()));
     let (publish, table) = watch::channel(view);
     let (look, looks) = mpsc::channel(1);
     let (hold, holds) = mpsc::channel(1);
-    let follower = StoreWatcher::new(store.clone(), publish, looks, holds, Metrics::new());
+    let follower = StoreWatcher::new(store.clone(), publish, looks, holds, peers, Metrics::new());
     tokio::spawn(async move {
         let _open = look;
         follower.run().await;
@@ -206,6 +215,61 @@ async fn table_goes_on_from_a_successor() {
     let view = once(&mut table, |view| view.unaccepted.is_none()).await;
     assert_eq!((&**view.epoch(), view.revision(), view.len()), ("f", 1, 1));
     assert_eq!(view.lineage(), ["d", "e"]);
+}
+
+fn knows(peers: &watch::Sender<PeerEpochs>, replica: &str, epoch: Option<&str>) {
+    peers.send_modify(|peers| match epoch {
+        Some(epoch) => drop(peers.insert(replica.to_owned(), epoch.to_owned())),
+        None => drop(peers.remove(replica)),
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_is_not_accepted_while_a_replica_knows_another() {
+    let store = Arc::new(Quiet::default());
+    store.hold("f", &[1]);
+    let (peers, known) = watch::channel(PeerEpochs::new());
+    let (mut table, holds) = followed_with_peers(&store, known).await;
+    knows(&peers, "a", Some("f"));
+    knows(&peers, "b", Some("e"));
+    let view = once(&mut table, |view| view.unaccepted.is_some()).await;
+    let found = view.unaccepted.as_deref().unwrap();
+    assert_eq!((&*found.epoch, found.revision, found.known_by.as_deref()), ("f", 1, Some("b")));
+    assert!(found.problem.contains("replica b knows another store, epoch e"), "{}", found.problem);
+    // A replica that leaves has not agreed; kills are held meanwhile.
+    knows(&peers, "b", None);
+    tokio::time::sleep(10 * ASK_EVERY).await;
+    let held = hold(&holds, &decision(SystemTime::now(), true).0).await.unwrap();
+    assert!(held.unaccepted.is_some() && held.kills().all().count() == 1);
+    store.held.lock().unwrap().lineage = vec!["e".to_owned(), "f".to_owned()];
+    store.held.lock().unwrap().epoch = "g".to_owned();
+    let view = once(&mut table, |view| view.unaccepted.is_none()).await;
+    assert_eq!(&**view.epoch(), "g", "an operator accepted it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_of_the_other_replicas_is_used_once_it_is_back() {
+    let store = Arc::new(Quiet::default());
+    store.hold("f", &[]);
+    let (peers, known) = watch::channel(PeerEpochs::new());
+    let (mut table, _holds) = followed_with_peers(&store, known).await;
+    knows(&peers, "b", Some("e"));
+    once(&mut table, |view| view.unaccepted.is_some()).await;
+    store.hold("e", &[1, 2, 3]);
+    let view = once(&mut table, |view| view.unaccepted.is_none()).await;
+    assert_eq!((&**view.epoch(), view.len()), ("e", 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn doubt_ends_when_the_other_replica_continues_here() {
+    let store = Arc::new(Quiet::default());
+    store.hold("e", &[1]);
+    let (peers, known) = watch::channel(PeerEpochs::new());
+    let (mut table, _holds) = followed_with_peers(&store, known).await;
+    knows(&peers, "b", Some("f"));
+    once(&mut table, |view| view.unaccepted.is_some()).await;
+    knows(&peers, "b", Some("e"));
+    once(&mut table, |view| view.unaccepted.is_none()).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -62,6 +62,16 @@ fn messages(method: &str, caller: &str, callee: &str) -> Vec<Vec<u8>> {
             let key = Some(named);
             one(v1::DeleteGuardRequest { key, expected_revision: wrong_revision, options }.encode_to_vec())
         }
+        "Queues/PutQueue" => {
+            let policy = v1::Policy { mode: v1::Mode::Off.into(), ..Default::default() };
+            let queue =
+                Some(v1::Queue { name: "later".to_owned(), policy: Some(policy), ..Default::default() });
+            one(v1::PutQueueRequest { queue, expected_revision: wrong_revision, options }.encode_to_vec())
+        }
+        "Queues/DeleteQueue" => {
+            let name = "later".to_owned();
+            one(v1::DeleteQueueRequest { name, expected_revision: wrong_revision, options }.encode_to_vec())
+        }
         "Kills/Kill" => {
             let kill = v1::KillRequest { key: Some(named), options, ..Default::default() };
             one(v1::KillRequest { expected_revision: wrong_revision, ..kill }.encode_to_vec())

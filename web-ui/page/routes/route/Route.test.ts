@@ -209,7 +209,8 @@ test("every fate is there with its rate, its total and what it means", async () 
     { fate: Fate.RETRY, would: true, perS: 0, total: 5n },
     { fate: Fate.PUSHBACK, perS: 0, total: 0n },
   ];
-  shown({}, undefined, { routes: [route("orders", { fates })] });
+  const blockedRetries = { share: 1, reason: "no credit" };
+  shown({}, undefined, { routes: [route("orders", { fates, blockedRetries })] });
   const table = within(await screen.findByRole("table", { name: "" }));
   const row = (name: RegExp) => table.getByRole("rowheader", { name }).closest("tr")?.textContent;
   expect(row(/retry breaker/)).toMatch(/3\.0.*30\.0 %.*1,234.*no credit was left for a retry.*Upstream callers do not retry/s);

@@ -41,11 +41,6 @@ function lineOf(breaker: RetryBreaker, failures: number, successes: number): Lin
   return { at, used: at > 0 ? failures / at : failures > 0 ? Infinity : 0, words };
 }
 
-// True if the route as a whole has more failures than a guard allows, in either mode.
-export function isAboveMaxRatio(stats: RouteStats, { maxRatio }: RetryBreaker): boolean {
-  return maxRatio !== undefined && Number(stats.windowFailures) > maxRatio * Number(stats.windowSuccesses);
-}
-
 // True if it blocks retries now, or did within the window: credit changes from call to call.
 export function breakerHolds(stats: RouteStats): boolean {
   return stats.breakerRefuses > 0 || blockedRecently(stats);

@@ -79,46 +79,12 @@ test("settings of the breaker are shown with their effect", () => {
   expect(breakerSettings(breaking({ mode: RetryBreakerMode.RATIO, minFailures: 0, minSamples: 20 }))).toBe("free up to 10.0 % of successes, from 20 attempts");
 });
 
-const failing = (fates: readonly [Fate, number, boolean?][], fields: object = {}) =>
-  route("orders", { fates: fates.map(([fate, perS, would = false]) => ({ fate, perS, would })), ...fields });
-const TENTH: [Fate, number][] = [[Fate.OK, 100], [Fate.NOT_RETRYABLE, 18]];
-
-test.each([
-  ["no credit", Fate.RETRY_BREAKER, byCredit],
-  ["above the ratio", Fate.RETRY_BREAKER, byRatio],
-  ["retry breaker", Fate.RETRY_BREAKER, undefined],
-  ["budget used up", Fate.BUDGET, byCredit],
-  ["circuit open", Fate.CIRCUIT_OPEN, byCredit],
-  ["kill switch", Fate.KILLED, byCredit],
-  ["already retried by another service", Fate.CHAIN_RETRY_FLAG, byCredit],
-  ["already retried by another service", Fate.CHAIN_NO_MORE_RETRY, byCredit],
-  ["deadline", Fate.DEADLINE, byCredit],
-  ["stop condition", Fate.STOP_WHEN, byCredit],
-])("retries blocked are a share of the failed calls, for the reason: %s", (reason, fate, policy) => {
-  expect(blockedRetries(failing([...TENTH, [fate, 2]]), policy)).toBe(`Blocked retries: 10.0 % of failed calls (${reason}).`);
-});
-
-test("the main reason is named, fates of one reason count together", () => {
-  const mixed = failing([...TENTH, [Fate.RETRY_BREAKER, 3], [Fate.CHAIN_RETRY_FLAG, 2], [Fate.CHAIN_NO_MORE_RETRY, 2], [Fate.OK_AFTER_RETRY, 50]]);
-  expect(blockedRetries(mixed, byCredit)).toBe("Blocked retries: 28.0 % of failed calls (mainly already retried by another service).");
-});
-
-test("a guard's ratio is the reason while more fails than it admits", () => {
-  const limited = breaking({ maxRatio: 0.1 });
-  const at = (windowFailures: bigint) => blockedRetries(failing([[Fate.RETRY_BREAKER, 1]], { windowFailures, windowSuccesses: 100n }), limited);
-  expect([at(10n), at(11n)].map((words) => /\((.*)\)/.exec(words ?? "")?.[1])).toEqual(["no credit", "above the guard's ratio"]);
-});
-
-test("calls that a kill refuses are blocked by it, not by the circuit", () => {
-  expect(blockedRetries(failing([[Fate.CIRCUIT_OPEN, 1]], { killed: 1 }), byCredit)).toContain("(kill switch)");
-  expect(blockedRetries(failing([[Fate.CIRCUIT_OPEN, 1]], { killed: 1, circuitOpen: 1 }), byCredit)).toContain("(circuit open)");
-});
-
-test("observe mode shows would-be blocks; no block shows nothing", () => {
-  const observed = failing([[Fate.RETRY, 3, true], [Fate.RETRY_BREAKER, 1, true]], { mode: Mode.OBSERVE });
-  expect(blockedRetries(observed, byCredit)).toBe("Retries that would be blocked: 25.0 % of failed calls (no credit).");
-  expect(blockedRetries(failing(TENTH), byCredit)).toBeUndefined();
-  expect(blockedRetries(failing([[Fate.OK, 5], [Fate.RETRY_BREAKER, 0]]), byCredit)).toBeUndefined();
+test("blocked retries are a share of the failed calls, with the main reason", () => {
+  const blocked = (fields: object) => blockedRetries(route("orders", { blockedRetries: { share: 0.28, reason: "no credit", ...fields } }));
+  expect(blocked({})).toBe("Blocked retries: 28.0 % of failed calls (no credit).");
+  expect(blocked({ mixed: true })).toBe("Blocked retries: 28.0 % of failed calls (mainly no credit).");
+  expect(blocked({ would: true })).toBe("Retries that would be blocked: 28.0 % of failed calls (no credit).");
+  expect(blockedRetries(route("orders"))).toBeUndefined();
 });
 
 test("a gate shows the number of processes", () => {

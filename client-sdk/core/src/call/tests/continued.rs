@@ -56,10 +56,18 @@ fn continued_call_makes_one_attempt_and_counts_on() {
     let (last, mut call) = (after(u32::MAX), Call::begin(&route, after(3)));
     call.limit_attempts(5);
     assert_eq!(drive_call(&route, call, CALLS_BEGIN, &[UNAVAILABLE]).sends.len(), 1);
-    let flag = drive(&route, last, &[UNAVAILABLE]).sends[0].1.flag;
-    assert!(flag >= Some(u32::MAX - 1), "{flag:?}: no overflow");
+    assert_eq!(drive(&route, last, &[UNAVAILABLE]).sends[0].1.flag, Some(u32::MAX));
     let counters = &route.state().counters;
     assert_eq!((counters.calls(), counters.retries(), counters.attempts()), (2, 2, 2));
+}
+
+#[test]
+fn flag_of_a_delivery_is_not_added_to_its_sends() {
+    for (flag, expected) in [(None, 4), (Some(4), 4), (Some(9), 9)] {
+        let start = CallStart { flag, ..after(4) };
+        let driven = check(policy(), start, &[OK], Fate::OkAfterRetry, 1);
+        assert_eq!(driven.sends[0].1.flag, Some(expected));
+    }
 }
 
 #[test]

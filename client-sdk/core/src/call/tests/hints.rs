@@ -7,6 +7,7 @@ const NONE: Hints<'static> = Hints {
     exhausted: false,
     progressed: false,
     wait: None,
+    spread: Duration::ZERO,
     class: None,
     stop: None,
     earlier: Duration::ZERO,
@@ -54,6 +55,34 @@ fn stop_conditions_compose() {
     assert_eq!(stopped(leak(Stop::Any(vec![]).or(THREE))).1, 3, "no condition is met");
     assert_eq!(stopped(leak(Stop::All(vec![]).or(THREE))).1, 3);
     assert_eq!(stopped(leak(Stop::Never.and(THREE).or(SECOND))).1, 10);
+}
+
+/// Returns the fate of a call whose first attempt is pushed back, and the start of the second one.
+fn pushed_back(wait: Duration, spread: Duration, deadline: Option<Duration>) -> (Option<Fate>, Option<Time>) {
+    let (route, now) = (unlimited(), CALLS_BEGIN);
+    let deadline = deadline.map(|left| now + left);
+    let mut call = Call::begin(&route, CallStart { deadline, ..start() });
+    let Step::Send(send) = call.next_step(&route, now) else { panic!("the first attempt") };
+    let failure = Failure { pushback: Some(Pushback::After(wait)), ..Failure::new(Code::Unavailable) };
+    let hints = Hints { spread, ..NONE };
+    call.attempt_ended_with(&route, send.attempt, Verdict::Failure(failure), &hints, now, 0);
+    match call.next_step(&route, now) {
+        Step::Finish(finish) => (Some(finish.ending.fate), None),
+        Step::Wait { until } => (None, until),
+        step => panic!("{step:?}"),
+    }
+}
+
+#[test]
+fn spread_of_a_pushback_makes_it_no_longer() {
+    let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
+    let at = |wait| (None, Some(CALLS_BEGIN + wait));
+    assert_eq!(pushed_back(minute, second, None), at(minute + second));
+    assert_eq!(pushed_back(minute + ms(1), Duration::ZERO, None).0, Some(Fate::Pushback));
+    // The time left is enough for the pushback, and not for the rest.
+    assert_eq!(pushed_back(second, second, Some(ms(1500))), at(second));
+    assert_eq!(pushed_back(second, second, Some(ms(2500))), at(2 * second));
+    assert_eq!(pushed_back(second, second, Some(second)).0, Some(Fate::Pushback));
 }
 
 #[test]

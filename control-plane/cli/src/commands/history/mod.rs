@@ -1,4 +1,4 @@
-//! `damper history [KEY]`: changes of rules and guards with author, time and reason, newest first.
+//! `damper history [KEY]`: changes of all resources with author, time and reason, newest first.
 
 mod diff;
 
@@ -46,9 +46,7 @@ pub(crate) async fn run(session: &Session, args: HistoryArgs) -> Result<(), CliE
         let (shown, all) = (change.objects.len(), change.object_count);
         if shown < all as usize {
             let revision = change.revision;
-            print_message(format_args!(
-                "revision {revision}: {shown} of {all} changed rules and guards shown"
-            ));
+            print_message(format_args!("revision {revision}: {shown} of {all} changed resources shown"));
         }
     }
     if listed.next_page_token.is_empty() && listed.oldest_revision > 0 {

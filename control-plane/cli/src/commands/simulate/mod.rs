@@ -17,7 +17,7 @@ use damper_sim::file::Manifests;
 use damper_sim::{Outcome, Scenario};
 
 use crate::error::{CliError, print_message};
-use crate::input::manifests as sources;
+use crate::input::files;
 use crate::output::show;
 use crate::remote::session::Session;
 
@@ -63,7 +63,7 @@ fn read(file: &Path) -> Result<Scenario, CliError> {
         std::io::stdin().read_to_string(&mut text).map_err(CliError::io("standard input"))?;
         text
     } else {
-        std::fs::read_to_string(file).map_err(|error| sources::unreadable(file, error))?
+        std::fs::read_to_string(file).map_err(|error| files::unreadable(file, error))?
     };
     let folder = file.parent().unwrap_or(Path::new(""));
     damper_sim::file::read(&text, &|which| manifests(folder, which))
@@ -88,7 +88,7 @@ fn manifests(folder: &Path, which: Manifests<'_>) -> Result<(Vec<Rule>, Vec<Guar
         },
     };
     let checked = manifest::parse(&text).and_then(|documents| manifest::check(&documents));
-    checked.map(|checked| (checked.rules, checked.guards)).map_err(|error| {
+    let checked = checked.map_err(|error| {
         let mut faults = Faults::none();
         for problem in error.problems {
             match (file, &problem) {
@@ -98,7 +98,13 @@ fn manifests(folder: &Path, which: Manifests<'_>) -> Result<(Vec<Rule>, Vec<Guar
             }
         }
         faults
-    })
+    })?;
+    if checked.queues.is_empty() {
+        return Ok((checked.rules, checked.guards));
+    }
+    let mut faults = Faults::none();
+    faults.add("", "contains a queue; only rules and guards can be simulated");
+    Err(faults)
 }
 
 fn timing(outcome: &Outcome, seconds: f64) -> String {

@@ -340,7 +340,7 @@ mod tests {
         let pattern = Pattern::parse("shop", "*", "stock", "s.v1.S/Get").unwrap();
         let Values { reasons, .. } = Values::of(&pattern, &PatternTotals::default());
         let reason = reasons.iter().find(|reason| reason.starts_with("policy.retry_breaker: ")).unwrap();
-        assert!(reason.ends_with("at up to 9.1% failing attempts; measured: 0.0%"), "{reason}");
+        assert!(reason.ends_with("earns 0.02 of a retry; failing attempts measured: 0.0%"), "{reason}");
     }
 
     #[test]

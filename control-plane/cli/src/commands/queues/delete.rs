@@ -1,0 +1,38 @@
+//! `damper queues delete NAME`
+
+use clap::Args;
+use damper_proto::v1;
+
+use crate::error::{CliError, print_message};
+use crate::output::{printable, show};
+use crate::remote::client::Client;
+use crate::remote::session::Session;
+use crate::remote::write::{WriteArgs, warn, warnings};
+
+/// Arguments of `damper queues delete`.
+#[derive(Args, Debug)]
+pub(crate) struct DeleteArgs {
+    /// Name of the queue
+    name: String,
+    /// Only if the queue is at this revision
+    #[arg(long, value_name = "N")]
+    expected_revision: Option<u64>,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+/// Deletes the queue. Errors while it has jobs that have not ended.
+pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), CliError> {
+    let words = format!("queue {}", printable(&args.name));
+    let client = Client::connect(&session.server).await?;
+    let request = v1::DeleteQueueRequest {
+        name: args.name,
+        expected_revision: args.expected_revision,
+        options: Some(args.write.options()),
+    };
+    let response = client.answer(client.queues.clone().delete_queue(request)).await?;
+    warn(&warnings(&words, None, &response.findings));
+    show(session.format, &response, || format!("{words} deleted\n"))?;
+    print_message(format_args!("revision {}{}", response.revision, args.write.suffix()));
+    args.write.delivered(&client, Some(response.revision)).await
+}

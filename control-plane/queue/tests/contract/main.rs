@@ -1,0 +1,10 @@
+//! One contract suite for every job store: random operations against a model, and faults below the store.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by its panic")]
+
+mod disk;
+mod model;
+mod operations;
+mod power;
+mod redb;
+mod suite;
