@@ -66,6 +66,7 @@ pin_project! {
 }
 
 /// Stage of a call.
+#[expect(clippy::large_enum_variant, reason = "most calls begin, and a box would be an allocation")]
 enum Stage<H, S: Source> {
     /// Not polled yet.
     New(H, Plan),
