@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use axum::http::StatusCode;
 use axum::{Router, routing::get};
 use damper_sdk::Damper;
+use damper_sdk::http::HttpClient;
 use reqwest::{Method, Request};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -18,13 +19,13 @@ key: { caller_service: shop, caller_cluster: "*", callee_service: catalog, calle
 policy:
   mode: enforce
   retry: { max_attempts: 3 }
-  retry_breaker: { enabled: false }
+  retry_breaker: { enabled: false } # its credit is empty at the start
 "#;
 
+type Client = HttpClient<reqwest::Client>; // was: reqwest::Client
+
 /// Returns a page of the catalog.
-async fn page(damper: &Damper, catalog: &str, number: u32) -> Result<String> {
-    let client = reqwest::Client::new();
-    let client = damper.http_client("catalog")?.layer(client); // new
+async fn page(client: &Client, catalog: &str, number: u32) -> Result<String> {
     let request = Request::new(Method::GET, format!("{catalog}/pages/{number}").parse()?);
     let response = client.at("/pages/{number}").send(request).await?; // was: client.execute(request).await?
     Ok(response.error_for_status()?.text().await?)
@@ -47,7 +48,9 @@ pub(crate) async fn main() -> Result<()> {
     tokio::spawn(async move { axum::serve(listener, router).await });
 
     let damper = Damper::fixed("shop", RULE)?;
-    let text = page(&damper, &catalog, 7).await?;
+    let client = reqwest::Client::new();
+    let client: Client = damper.http_client("catalog")?.layer(client); // new, once per process
+    let text = page(&client, &catalog, 7).await?;
     let mut retries = 0;
     damper.for_each_route(|_, _, counters| retries += counters.retries());
     println!("{text} after {retries} retries");

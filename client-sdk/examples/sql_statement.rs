@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use damper_sdk::{Damper, Operation};
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
+use damper_sdk::{BoxOperation, Damper};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions, SqliteQueryResult};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -16,7 +16,8 @@ key: { caller_service: shop, caller_cluster: "*", callee_service: orders-db, cal
 policy:
   mode: enforce
   retry: { max_attempts: 10, backoff: { fixed: { delay: 20ms } } }
-  retry_breaker: { mode: ratio, min_failures: 10 }
+  retry_breaker: { enabled: false } # its credit is empty at the start
+  budget: { min_per_second: 10 }
 "#;
 
 /// Returns true for an error after which the statement had no effect.
@@ -24,12 +25,16 @@ fn is_busy(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| error.message().contains("locked"))
 }
 
+/// What the service keeps.
+struct Orders {
+    pool: SqlitePool,
+    insert: BoxOperation<SqliteQueryResult, sqlx::Error>, // new
+}
+
 /// Inserts an order.
-async fn insert(damper: &Damper, pool: &SqlitePool, item: &str) -> Result<()> {
-    let insert: Operation = damper.operation("orders-db", "orders/insert")?; // new
-    let insert = insert.retry_if(is_busy); // new
-    let statement = || sqlx::query("INSERT INTO orders (item) VALUES (?)").bind(item).execute(pool);
-    insert.call(|_| statement()).await?; // was: statement().await?
+async fn insert(orders: &Orders, item: &str) -> Result<()> {
+    let statement = || sqlx::query("INSERT INTO orders (item) VALUES (?)").bind(item).execute(&orders.pool);
+    orders.insert.call(|_| statement()).await?; // was: statement().await?
     Ok(())
 }
 
@@ -49,7 +54,9 @@ pub(crate) async fn main() -> Result<()> {
         sqlx::query("COMMIT").execute(&mut *other).await
     };
     let damper = Damper::fixed("shop", RULE)?;
-    let (inserted, unlocked) = tokio::join!(insert(&damper, &pool, "tea"), unlock);
+    let insert_order = damper.operation("orders-db", "orders/insert")?.retry_if(is_busy).boxed(); // new
+    let orders = Orders { pool: pool.clone(), insert: insert_order };
+    let (inserted, unlocked) = tokio::join!(insert(&orders, "tea"), unlock);
     inserted?;
     unlocked?;
 

@@ -98,7 +98,7 @@
 //!
 //! - `tls`, on by default: `https://` endpoints of [`Options`] and [`balanced`], with rustls and the system's
 //!   roots.
-//! - `http`: layers for HTTP clients and servers; `reqwest`: also for reqwest's requests.
+//! - `http`: layers for HTTP clients and servers; `reqwest`: also for the requests of reqwest 0.13.
 //! - `queue`: durable queues, to submit jobs, to work on them and to hand failed calls over.
 //! - `metrics`: counters and histograms for the recorder of the process; [`metrics`] lists them.
 //! - `manifest`: [`Damper::fixed`], rules from YAML or JSON.
@@ -135,7 +135,7 @@ pub use damper_core::chain::Repeater;
 pub use damper_core::repeat_limit::Served;
 pub use damper_core::{CallOptions, Code, Counters, Ending, Fate, Faults, Kill, Mode};
 pub use damper_retry as retry;
-pub use operation::{Governed, Operation};
+pub use operation::{BoxOperation, Governed, Operation};
 pub use options::Options;
 pub use outcome::BoxError;
 pub use record::report::{CallReport, fate};

@@ -26,6 +26,10 @@ use crate::routes::{Callee, RouteHandle, Runtime};
 /// limits and gates come from the rule of its route.
 pub type Operation<P = damper_retry::ByType> = Retry<P, Governed>;
 
+/// An operation with predicates whose type can be named, for a field of a struct; see
+/// [`Retry::boxed`](damper_retry::Retry::boxed).
+pub type BoxOperation<T, E> = Operation<damper_retry::BoxHandlers<T, E>>;
+
 /// Codes into which handlers turn the failure of an operation.
 const SEEN_AS: CodeSet =
     CodeSet::of(&[Code::Unavailable, Code::DeadlineExceeded, Code::Internal, Code::Unknown, Code::Aborted]);

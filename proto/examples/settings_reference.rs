@@ -1,5 +1,5 @@
-//! Writes the tables of settings of rules and guards to standard output, for `cargo xtask docs`:
-//! `settings_reference rule|guard`.
+//! Writes the tables of settings of rules, guards and queues to standard output, for `cargo xtask docs`:
+//! `settings_reference rule|guard|queue`.
 //!
 //! Ranges and defaults are the engine's constants; only the meanings are written here.
 
@@ -7,13 +7,14 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use damper_core::fault::Bounds;
+use damper_core::job::{self, QueueSettings};
 use damper_core::policy::{
     BREAKER_RATIO, BUCKET_LENGTH, BUCKETS, BUDGET_MIN_PER_SECOND, BUDGET_RATIO, Budget, CIRCUIT_CALLS,
     CIRCUIT_OPEN_FOR, CIRCUIT_PROBES, CIRCUIT_RATIO, CircuitBreaker, DEFAULT_REPLAY_LIMIT, EARN, HEDGE_DELAY,
     HEDGE_PERCENTILE, Hedge, LATENCY_PERCENTILE, MAX_ATTEMPTS, MAX_HEDGES, MIN_FAILURES, MIN_SAMPLES,
     REPLAY_LIMIT, RETRYABLE, Retry, RetryBreaker, STOP_MIN_SAMPLES, SUCCESS_RATE, StopWhen, TIMEOUT, Waits,
 };
-use damper_core::{CodeSet, RepeatLimit, breaker, guard, repeat_limit};
+use damper_core::{CodeSet, Mode, RepeatLimit, breaker, guard, repeat_limit};
 
 /// Field, default, range and meaning.
 type Row = (&'static str, String, String, &'static str);
@@ -22,7 +23,8 @@ fn main() {
     let rows = match std::env::args().nth(1).as_deref() {
         Some("rule") => rule(),
         Some("guard") => guard(),
-        _ => panic!("settings_reference rule|guard"),
+        Some("queue") => queue(),
+        _ => panic!("settings_reference rule|guard|queue"),
     };
     println!("| field | default | range | meaning |\n|---|---|---|---|");
     for (field, default, range, meaning) in rows {
@@ -331,6 +333,141 @@ fn guard() -> Vec<Row> {
         ),
         ("ceiling.repeat_limit.min", limit.min.to_string(), range(&repeat_limit::MIN), "always served"),
         ("owner", none(), format!("at most {} bytes", guard::OWNER_BYTES.max), "contact; next to `ceiling`"),
+    ]
+}
+
+fn queue() -> Vec<Row> {
+    [queue_policy(), queue_access(), queue_deliveries(), queue_bounds()].concat()
+}
+
+fn queue_policy() -> Vec<Row> {
+    let retry = QueueSettings::default_retry();
+    vec![
+        ("name", required(), format!("{} of `a-z`, `0-9`, `-`, `.`", job::NAME_BYTES), ""),
+        (
+            "policy.mode",
+            required(),
+            "`off`, `observe`, `enforce`".into(),
+            "`off`: nothing is submitted or delivered; `observe`: a submission is checked and not stored",
+        ),
+        (
+            "policy.retry.max_attempts",
+            retry.max_attempts.to_string(),
+            range(&job::MAX_ATTEMPTS),
+            "deliveries that were not released",
+        ),
+        (
+            "policy.retry.max_duration",
+            none(),
+            times(&job::MAX_DURATION),
+            "from the submission; no delivery begins after it",
+        ),
+        (
+            "policy.retry.per_attempt_timeout",
+            retry.per_attempt_timeout.map_or_else(none, time),
+            times(&job::PER_ATTEMPT_TIMEOUT),
+            "one delivery",
+        ),
+        (
+            "policy.retry.codes",
+            format!("allow {}", codes(retry.codes)),
+            "`allow:` or `deny:` a list".into(),
+            "failures after which a job is delivered again",
+        ),
+        (
+            "policy.retry.backoff",
+            "exponential 1s x 2 up to 1h, equal jitter".into(),
+            "see [Backoff](#backoff)".into(),
+            "the wait before each further delivery",
+        ),
+        ("policy.stop_when", none(), "as in a rule".into(), "holds jobs, or ends them: see `on_stop`"),
+        ("on_stop", "`hold`".into(), "`hold`, `dead`".into(), "what `stop_when` does to a job"),
+    ]
+}
+
+fn queue_access() -> Vec<Row> {
+    let entries = |what: &str| format!("at most {} of {what}", job::LIST_ENTRIES.max);
+    vec![
+        (
+            "workers",
+            "the service that submitted".into(),
+            entries("`NAME`, `PREFIX*`"),
+            "services that receive jobs",
+        ),
+        (
+            "submitters",
+            "`workers`, or each service for itself".into(),
+            entries("`NAME`, `PREFIX*`"),
+            "services that may submit",
+        ),
+        (
+            "methods",
+            "all".into(),
+            entries("`CALLEE METHOD`"),
+            "routes that may be submitted; each part exact or `*`, a method also `package.Service/*`",
+        ),
+        (
+            "metadata",
+            "`traceparent`".into(),
+            format!("{} names", job::METADATA_NAMES),
+            "request metadata that is kept; none that can carry a credential",
+        ),
+        ("owner", none(), format!("at most {} bytes", guard::OWNER_BYTES.max), "contact, and owner of sets"),
+    ]
+}
+
+fn queue_deliveries() -> Vec<Row> {
+    let default = QueueSettings::new(Mode::Off);
+    vec![
+        (
+            "max_in_flight",
+            default.max_in_flight.to_string(),
+            range(&job::MAX_IN_FLIGHT),
+            "jobs that are delivered at the same time",
+        ),
+        ("rate", none(), range(&job::RATE), "deliveries per second, in steps of 0.1"),
+        ("lease", time(default.lease), times(&job::LEASE), "longest silence of a worker"),
+        (
+            "max_lost",
+            default.max_lost.to_string(),
+            range(&job::MAX_LOST),
+            "lost deliveries in a row, then the job is dead",
+        ),
+        (
+            "hold_after",
+            default.hold_after.to_string(),
+            range(&job::HOLD_AFTER),
+            "failures in a row, then jobs of the callee are held, but for one probe per second",
+        ),
+        (
+            "paused",
+            none(),
+            format!("at most {} bytes", job::PAUSED_BYTES.max),
+            "reason why nothing is delivered",
+        ),
+    ]
+}
+
+fn queue_bounds() -> Vec<Row> {
+    let default = QueueSettings::new(Mode::Off);
+    vec![
+        (
+            "expires_after",
+            time(default.expires_after),
+            times(&job::EXPIRES_AFTER),
+            "from the submission; a job may set less",
+        ),
+        ("keep_done", time(default.keep_done), times(&job::KEEP_DONE), "ended jobs, without body"),
+        ("keep_dead", time(default.keep_dead), times(&job::KEEP_DEAD), "dead jobs"),
+        ("max_jobs", default.max_jobs.to_string(), range(&job::MAX_JOBS), "jobs that have not ended"),
+        ("max_bytes", default.max_bytes.to_string(), range(&job::MAX_BYTES), "bytes of all jobs"),
+        ("max_body_bytes", default.max_body.to_string(), range(&job::MAX_BODY), "of one job"),
+        (
+            "max_submitter_share",
+            default.max_submitter_share.to_string(),
+            range(&job::SUBMITTER_SHARE),
+            "of `max_jobs` and `max_bytes` that one submitting service may use",
+        ),
     ]
 }
 

@@ -148,7 +148,7 @@ struct Outcome {
     routes: Vec<(String, String, u64, u64)>,
 }
 
-/// `flag`: the request carries `damper-retry`, as that of a service that retries it.
+/// `flag`: the request is sent once with this `damper-retry`, as by a service that retries it.
 async fn one_request(control_plane: &ControlPlane, flag: Option<&'static str>) -> Outcome {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let pool = locked_database(folder.path()).await;
@@ -162,12 +162,15 @@ async fn one_request(control_plane: &ControlPlane, flag: Option<&'static str>) -
     let bottom = database_service(c.clone(), pool, at_c.clone(), statements.clone()).await;
     let middle = http_service(&b, &bottom, at_b.clone()).await;
     let top = top_service(&a, middle).await;
-    let channel = top.governed_channel(&edge.client_layer("a").expect("a good name")).await;
     let mut request = Request::new(String::new());
-    if let Some(flag) = flag {
+    let answer = if let Some(flag) = flag {
         request.metadata_mut().insert("damper-retry", flag.parse().expect("a number"));
-    }
-    call(channel, request).await.expect_err("the database is locked");
+        call(top.channel().await, request).await
+    } else {
+        let layer = edge.client_layer("a").expect("a good name");
+        call(top.governed_channel(&layer).await, request).await
+    };
+    answer.expect_err("the database is locked");
     for damper in [edge, a, b, c] {
         damper.shutdown().await;
     }

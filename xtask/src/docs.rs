@@ -30,6 +30,7 @@ fn made() -> Result<Vec<Made>> {
         Made { path: "docs/commands.md", part: None, text: commands },
         settings("rule")?,
         settings("guard")?,
+        settings("queue")?,
     ])
 }
 

@@ -38,6 +38,9 @@
 //! | a call without a handle | [`retry()`] |
 //! | tower services | `RetryLayer`, feature `tower` |
 //!
+//! Feature flags: `tower` has `RetryLayer`; `http` and `tonic` implement [`Retryable`] for `http::StatusCode`
+//! and `tonic::Status`.
+//!
 //! The crate has no retry rule of its own. `damper-core` decides; the same engine governs gRPC calls in
 //! `damper-sdk`, where the policies come from a control plane.
 

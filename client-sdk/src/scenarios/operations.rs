@@ -150,8 +150,8 @@ async fn blocking_operation_belongs_to_the_request_too() {
         })
     };
     let context = Context::new(Some(1), None, engine.clock());
-    let ended = context.scope(async { crate::spawn_blocking(blocking).await }).await;
-    assert_eq!(ended.unwrap().unwrap_err().fate(), Some(Fate::ChainRetryFlag));
+    let result = context.scope(async { crate::spawn_blocking(blocking).await }).await.unwrap();
+    assert_eq!(result.unwrap_err().fate(), Some(Fate::ChainRetryFlag));
     assert_eq!(runs.load(Ordering::Relaxed), 1);
 }
 

@@ -12,7 +12,9 @@ use crate::source::Local;
 
 /// Makes a call with the default settings: 3 attempts, waits that grow from 25 ms to 250 ms with full jitter.
 ///
-/// Such calls share nothing and no gate bounds them: use a [`Retry`] for calls that are made often.
+/// Such calls share nothing and no gate bounds them: use a [`Retry`] for calls that are made often. The value
+/// has three methods, `retry_all`, `retry_if` and `never_if`; waits, limits and all others are settings of
+/// [`Retry::named`].
 ///
 /// ```
 /// # use std::io;

@@ -169,7 +169,7 @@ fn an_export_is_read_back_as_it_is() {
     let import = |more: &[&str]| server.run(&[&["import", "-f", text(&file)], more].concat());
     import(&[]).failed(64);
     let refused = import(&["--reason", "restore"]).failed(75);
-    assert!(refused.contains("the store contains 2 rules and 0 guards"), "{refused}");
+    assert!(refused.contains("the store contains 2 rules, 0 guards and 0 queues"), "{refused}");
     server.run(&["rules", "delete", "a", "*", "inventory", "inventory.v1.Inventory/Reserve"]).ok();
     server.apply(&manifest("c", OBSERVE));
     let tried = import(&["--reason", "restore", "--replace", "--dry-run"]);

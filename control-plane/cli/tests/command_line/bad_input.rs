@@ -95,18 +95,19 @@ fn one_bad_document_keeps_the_good_ones_out_and_is_named() {
 
 #[test]
 fn too_many_rules_are_rejected_before_they_are_parsed() {
+    use damper_control_plane::{MAX_GUARDS, MAX_QUEUES, MAX_RULES};
     let server = Serving::start();
-    let limit = damper_control_plane::MAX_RULES + damper_control_plane::MAX_GUARDS;
+    let limit = MAX_RULES + MAX_GUARDS + MAX_QUEUES;
     // Each of them is bad: who reads them first tells so many faults instead.
     let half = "---\nkind: Rul\n".repeat(limit / 2);
     let first = server.file("a.yaml", &half);
     let second = server.file("b.yaml", format!("{half}---\nkind: Rul\n"));
     let whole = server.file("whole.yaml", "---\nkind: Rul\n".repeat(2 * limit));
     let said = server.run(&["apply", "-f", text(&whole)]).failed(65);
-    assert!(said.contains("whole.yaml: 220000 documents, at most 111000 rules, guards and queues"), "{said}");
+    assert!(said.contains("whole.yaml: 222000 documents, at most 111000 rules, guards and queues"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     let said = server.run(&["apply", "-f", text(&first), "-f", text(&second)]).failed(65);
-    assert!(said.contains("b.yaml: 110001 documents with those before it"), "{said}");
+    assert!(said.contains("b.yaml: 111001 documents with those before it"), "{said}");
     assert_eq!(server.rules(), 0);
 }
 
