@@ -28,7 +28,7 @@ pub(crate) struct ChainArgs {
 pub(crate) async fn run(session: &Session, args: ChainArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let window = args.window.map(prost_types::Duration::try_from).transpose();
-    let window = window.map_err(|_| CliError::Usage("--window: too long".to_owned()))?;
+    let window = window.map_err(|_| CliError::Usage("--window: must be 5s, 10s or 1m".to_owned()))?;
     let request = v1::GetChainRequest { service: args.service, window, ..Default::default() };
     let response = client.answer(client.fleet.clone().get_chain(request)).await?;
     warn_missing_replicas(&response.missing_replicas);

@@ -63,7 +63,7 @@ pub(crate) struct Args {
 enum Command {
     /// Set the share of failed calls of stock in a running demo
     ///
-    /// Until the story is complete, its next phase sets the share again.
+    /// Until the scenario has ended, its next phase sets the share again.
     Fault {
         /// Share of failed calls: 5%, 0.25%, 100%
         #[arg(value_name = "PERCENT")]
@@ -76,10 +76,10 @@ enum Command {
 
 #[derive(clap::Args, Clone, Debug)]
 struct RunArgs {
-    /// Stop after this time, but not before the end of the story [default: only on Ctrl-C]
+    /// Stop after this time, but not before the end of the scenario [default: only on Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
-    /// Write the measurements to this file as JSON at the end of the story
+    /// Write the measurements to this file as JSON at the end of the scenario
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Requests per second; an outage costs 27 times as many calls at stock
@@ -88,7 +88,7 @@ struct RunArgs {
     /// Random seed of the failed calls
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// No story: healthy services under Damper's rules, for experiments
+    /// No scenario: healthy services under Damper's rules, for experiments
     #[arg(long, conflicts_with_all = ["report", "observe", "phase_seconds"])]
     playground: bool,
     /// Add a phase: the first rules only observe the outage, and the demo predicts what enforcing them does

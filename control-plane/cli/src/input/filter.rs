@@ -72,7 +72,7 @@ impl WindowArgs {
     /// Returns the wire form; `None` for the server's default.
     pub(crate) fn wire(&self) -> Result<Option<prost_types::Duration>, CliError> {
         let wire = self.window.map(prost_types::Duration::try_from).transpose();
-        wire.map_err(|_| CliError::Usage("--window: too long".to_owned()))
+        wire.map_err(|_| CliError::Usage("--window: must be 5s, 10s or 1m".to_owned()))
     }
 }
 
