@@ -142,7 +142,7 @@ fn describe() {
         (HAND_OVERS, "Failed calls that were to become jobs, by result"),
         (SERVER_FIRST_SENDS, "Requests served that were no retries"),
         (SERVER_REPEATS, "Retries received, by source"),
-        (SERVER_SHED_REPEATS, "Retries that a repeat limit rejected"),
+        (SERVER_SHED_REPEATS, "Retries that the callee's retry limit rejected"),
         (SERVER_WOULD_SHED_REPEATS, "Retries that an observed repeat limit would have rejected"),
     ] {
         ::metrics::describe_counter!(name, Unit::Count, text);

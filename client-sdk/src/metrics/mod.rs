@@ -26,7 +26,7 @@
 //! request |
 //! | [`damper.server.first_sends`](SERVER_FIRST_SENDS) | | requests served that were no retries |
 //! | [`damper.server.repeats`](SERVER_REPEATS) | `source`: `damper`, `grpc`, `envoy` | retries received |
-//! | [`damper.server.shed_repeats`](SERVER_SHED_REPEATS) | | retries that a repeat limit rejected |
+//! | [`damper.server.shed_repeats`](SERVER_SHED_REPEATS) | | retries that the callee's retry limit rejected |
 //! | [`damper.server.would_shed_repeats`](SERVER_WOULD_SHED_REPEATS) | | retries that an observed limit would
 //! have rejected |
 //!
@@ -99,7 +99,7 @@ pub const OUTER_LOOP_CALLS: &str = "damper.outer_loop_calls";
 pub const SERVER_FIRST_SENDS: &str = "damper.server.first_sends";
 /// Counter: retries received, by `source`.
 pub const SERVER_REPEATS: &str = "damper.server.repeats";
-/// Counter: retries that a repeat limit rejected.
+/// Counter: retries that the callee's retry limit rejected.
 pub const SERVER_SHED_REPEATS: &str = "damper.server.shed_repeats";
 /// Counter: retries that an observed repeat limit would have rejected.
 pub const SERVER_WOULD_SHED_REPEATS: &str = "damper.server.would_shed_repeats";

@@ -224,7 +224,7 @@ async fn open(cluster: Arc<Cluster>, replica: v1::Replica) -> Result<Opened, Str
     let first = first.ok_or_else(|| "the peer closed the stream at once".to_owned())?;
     if first.replica != replica.id {
         return Err(format!(
-            "{} answers there",
+            "this address belongs to replica {}",
             first.replica.chars().take(key::MAX_NAME_BYTES).collect::<String>()
         ));
     }

@@ -37,7 +37,7 @@ pub struct MaxAmplification(u32);
 
 /// The limit is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not in 1 to {}", MaxAmplification::MOST)]
+#[error("must be between 1 and {}", MaxAmplification::MOST)]
 pub struct AmplificationOutOfRange;
 
 impl MaxAmplification {

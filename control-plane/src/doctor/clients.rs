@@ -173,7 +173,7 @@ fn refusals(input: &DoctorInput) -> Vec<v1::Finding> {
         }
     }
     let findings = refused.into_iter().map(|(subject, (count, reason))| {
-        finding(codes::ENTRY_REFUSED, &subject, format!("refused by {}: {reason}", many(count, "process")))
+        finding(codes::ENTRY_REFUSED, &subject, format!("rejected by {}: {reason}", many(count, "process")))
     });
     findings.collect()
 }
@@ -251,7 +251,7 @@ fn layers(input: &DoctorInput) -> Vec<v1::Finding> {
     let called: BTreeSet<&str> = input.rows.iter().map(|row| &*row.route.callee_service).collect();
     input.by_service(codes::SERVER_LAYER_MISSING, |client| {
         let is_called = called.contains(service_of(client));
-        (is_called && !client.serves).then(|| "has callers and no server layer".to_owned())
+        (is_called && !client.serves).then(|| "is called by others but has no Damper server layer".to_owned())
     })
 }
 

@@ -89,7 +89,7 @@ codes! {
         "Remove DAMPER_MODE or the override file when it is no longer needed.";
     NOT_LIVE = "not_live", Warning,
         "A connected process still runs on the rules of its state file, or without rules.",
-        "If this persists, check the entries that the process refuses, and its log.";
+        "If this persists, check the entries that the process rejects, and its log.";
     SERVER_LAYER_MISSING = "server_layer_missing", Warning,
         "A called service has no server layer, so its own retries multiply with those of its callers.",
         "Add `damper.server_layer()` to its server.";

@@ -1,7 +1,7 @@
 //! Check that a store is the one this server knows.
 //!
-//! A store that was emptied, replaced or set back takes nothing from connected clients by itself. The watcher
-//! keeps its snapshot until the known store is back, or until an operator accepts the contents as its
+//! A store that was emptied, replaced or rolled back takes nothing from connected clients by itself. The
+//! watcher keeps its snapshot until the known store is back, or until an operator accepts the contents as its
 //! successor (the lineage then names the known epoch). All others use [`KnownStore`], which refuses
 //! meanwhile, so no write goes to an unaccepted store.
 //!
@@ -52,19 +52,22 @@ impl Standing {
     pub(crate) fn of(known: &Position, found: &Identity) -> Self {
         let Position { epoch, revision, .. } = known;
         if found.epoch.is_empty() {
-            return Self::Other(format!("the store is empty; revision {revision} is known"));
+            return Self::Other(format!("the store is empty, expected revision {revision}"));
         }
         if found.epoch != *epoch {
             if found.lineage.contains(epoch) {
                 return Self::Successor;
             }
-            return Self::Other(format!("it is another store: epoch {}, known is {epoch}", found.epoch));
+            return Self::Other(format!("a different store: epoch {}, expected {epoch}", found.epoch));
         }
         if found.revision < *revision {
-            return Self::Other(format!("the store is at revision {}, known is {revision}", found.revision));
+            return Self::Other(format!(
+                "the store is at revision {}, expected at least {revision}",
+                found.revision
+            ));
         }
         if !known.is_made_by(found.commit) {
-            return Self::Other(format!("revision {revision} of the store is another one than was known"));
+            return Self::Other(format!("revision {revision} of the store differs from this replica's"));
         }
         Self::Known
     }

@@ -134,7 +134,7 @@ fn write_gauges(
         ("damper_route_killed", "Processes where a kill stops retries and hedges of the route."),
         (
             "damper_route_mode",
-            "1 for the mode of the rule that applies to the route, none without one; of _OTHER how many have it.",
+            "1 for the mode of the rule that applies to the route, none without one; for _OTHER the number of such routes.",
         ),
         ("damper_call_seconds", "How long calls took that ended within the last minute, by quantile."),
     ]
@@ -234,7 +234,7 @@ fn write_clients(text: &mut String, telemetry: &Telemetry) {
         ),
         (
             "damper_clients_refusing",
-            "Clients of this replica that refuse a rule or guard in force.",
+            "Clients of this replica that reject a rule or guard in force.",
             refusing,
         ),
         (
@@ -245,7 +245,7 @@ fn write_clients(text: &mut String, telemetry: &Telemetry) {
         ("damper_clients_overridden", "Clients of this replica with a local mode override.", overridden),
         (
             "damper_clients_held",
-            "Clients of this replica that hold more than the store, and keep it until an operator decides.",
+            "Clients of this replica that run rules missing from the store, until an operator decides.",
             held,
         ),
         (

@@ -166,7 +166,7 @@ async fn what_is_odd_about_clients_is_found_for_their_service() {
     });
     server.put(hedged).await;
     for (code, part) in [
-        ("server_layer_missing", "stock-1: has callers"),
+        ("server_layer_missing", "stock-1: is called"),
         ("old_sdk", "SDK 0.0.9, others have 0.1.0"),
         ("mode_overridden", "override to observe"),
         ("clients_lack_feature", "hedge"),
@@ -194,7 +194,7 @@ async fn refusals_and_a_lack_of_confirmation_are_found() {
     };
     shop.ack(&delta, vec![refusal]).await;
     let finding = found(&server, "shop", "entry_refused").await;
-    assert!(finding.message.contains("refused by 1 process: policy.retry: is not for me"), "{finding:?}");
+    assert!(finding.message.contains("rejected by 1 process: policy.retry: is not for me"), "{finding:?}");
     server.put(shop_rule(4)).await;
     let finding = found(&server, "", "client_lags").await;
     assert!(finding.message.contains("acknowledged revision 1; revision 2 was sent"), "{finding:?}");

@@ -209,7 +209,7 @@ async fn a_diagnosis_names_who_does_not_obey() {
     let [(_, message_text)] = &found(&findings, "kill_not_obeyed")[..] else { panic!("{findings:?}") };
     assert!(message_text.starts_with("2 processes, one of them cart cart-1: "), "{message_text}");
     let refused = found(&findings, "entry_refused");
-    assert_eq!(refused, [(subject, "refused by 1 process: remaining: is no time".to_owned())]);
+    assert_eq!(refused, [(subject, "rejected by 1 process: remaining: is no time".to_owned())]);
     unkill(&server, of_stock()).await.unwrap();
     assert!(found(&diagnose().await, "kill_not_obeyed").is_empty());
     server.stop().await;

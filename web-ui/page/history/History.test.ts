@@ -146,7 +146,7 @@ test("a rollback after a concurrent change writes nothing", async () => {
       if (options?.validateOnly) return { updated: 1, results: [{ key: KEY, change: Outcome.UPDATED }] };
       if (expectedRevision === 12n) {
         now = rule(8, 20n);
-        throw new ConnectError("is at revision 20, not at the expected one", Code.Aborted);
+        throw new ConnectError("was changed: now at revision 20; read it again", Code.Aborted);
       }
       return { revision: 22n };
     },

@@ -132,7 +132,7 @@ test("when the stream ends the data stays, with its age and the reason", async (
 });
 
 test("a store that is not the known one is shown until it is accepted", async () => {
-  const problem = "the store is empty; revision 7 is known";
+  const problem = "the store is empty, expected revision 7";
   let accept = () => {};
   shown(served(async function* (_, signal) {
     yield message({ reset: true, unacceptedStore: { problem, knownRevision: 7n } });
@@ -141,7 +141,7 @@ test("a store that is not the known one is shown until it is accepted", async ()
     await new Promise((resolve) => { signal.addEventListener("abort", resolve); });
   }));
   const banner = await screen.findByTestId("unaccepted");
-  expect(banner.textContent).toMatch(/store was emptied, replaced or set back.*the store is empty; revision 7 is known.*Services keep their current rules.*damper store status/s);
+  expect(banner.textContent).toMatch(/store was emptied, replaced or rolled back.*the store is empty, expected revision 7.*Services keep their current rules.*damper store status/s);
   accept();
   await waitFor(() => { expect(screen.queryByTestId("unaccepted")).toBeNull(); });
 });

@@ -429,7 +429,7 @@ mod tests {
             "DAMPER_LISTEN: \"here\"",
             "DAMPER_LOG: \"xml\"",
             "DAMPER_HISTORY_RETENTION: \"23h\": is shorter than 24 h",
-            "DAMPER_MAX_AMPLIFICATION: \"1001\": is not in 1 to 1000",
+            "DAMPER_MAX_AMPLIFICATION: \"1001\": must be between 1 and 1000",
             "DAMPER_REPLICAS: \"0\": must be between 1 and 65",
             "damper.yaml: store: \"postgres://x\"",
         ] {

@@ -138,7 +138,7 @@ pub(super) async fn set_in_running_demo(control: SocketAddr, share: Share) -> an
         .await
         .with_context(|| format!("the server on {control} is not a demo"))?;
     let previous = Share { bp: answer.into_inner().previous_bp };
-    println!("stock now fails {share} of its calls, before {previous}");
+    println!("stock now fails {share} of its calls, was {previous}");
     Ok(())
 }
 

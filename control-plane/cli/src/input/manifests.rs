@@ -153,9 +153,7 @@ pub(crate) fn only<'a, T>(
 ) -> Result<&'a T, CliError> {
     let [Manifest { origin, item }] = manifests else {
         let several = manifests.len();
-        return Err(CliError::data(format_args!(
-            "one {noun} is put at a time, there are {several}; use damper apply"
-        )));
+        return Err(CliError::data(format_args!("put writes one {noun}, found {several}; use damper apply")));
     };
     let kind = item.kind();
     of(item).ok_or_else(|| CliError::data(format_args!("{origin}: is a {kind}; use damper {kind}s put")))

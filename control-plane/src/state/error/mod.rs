@@ -180,7 +180,7 @@ fn owned(conflicts: &v1::Conflicts) -> String {
 
 fn conflict(current: Option<&Current>) -> String {
     match current {
-        Some(current) => format!("is at revision {}, not at the expected one", current.revision()),
+        Some(current) => format!("was changed: now at revision {}; read it again", current.revision()),
         None => "does not exist, but a revision of it was expected".to_owned(),
     }
 }
