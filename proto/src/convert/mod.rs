@@ -18,6 +18,7 @@ mod hedge;
 mod key;
 mod kill;
 mod policy;
+mod queue;
 mod retry;
 mod rule;
 mod waits;
@@ -31,6 +32,7 @@ pub use self::guard::{ceiling, distributed_guard, guard};
 pub use self::key::{pattern, route_key};
 pub use self::kill::{ActiveKill, active_kill};
 pub use self::policy::policy;
+pub use self::queue::queue;
 pub use self::rule::{distributed_rule, rule};
 use crate::v1;
 

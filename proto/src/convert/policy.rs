@@ -60,7 +60,7 @@ pub(super) fn read(wire: &v1::Policy, faults: &mut Faults) -> Policy {
 }
 
 /// Reads an optional part.
-fn part<W, T>(
+pub(super) fn part<W, T>(
     path: &str,
     wire: Option<&W>,
     read: impl FnOnce(&W, &mut Faults) -> T,
@@ -69,7 +69,8 @@ fn part<W, T>(
     wire.map(|wire| within(path, faults, |faults| read(wire, faults)))
 }
 
-fn mode(number: i32, faults: &mut Faults) -> Option<Mode> {
+/// Reads a required mode; `None` was reported.
+pub(super) fn mode(number: i32, faults: &mut Faults) -> Option<Mode> {
     match v1::Mode::try_from(number) {
         Ok(v1::Mode::Off) => return Some(Mode::Off),
         Ok(v1::Mode::Observe) => return Some(Mode::Observe),

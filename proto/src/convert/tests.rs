@@ -1,13 +1,14 @@
 use damper_core::{Code, CodeSet, Fate, Faults, Mode, Pattern, Percent, Policy, Ratio, Retry, Rule};
 use proptest::prelude::*;
 
-use self::any::{any_guard, any_policy};
+use self::any::{any_guard, any_policy, any_queue};
 use crate::v1;
 
 pub(crate) mod any;
 mod backoffs;
 mod guards;
 mod kills;
+mod queues;
 mod settings;
 
 fn paths(faults: &Faults) -> Vec<&str> {
@@ -321,6 +322,11 @@ proptest! {
         prop_assert_eq!((sent.revision(), sent.owner()), (guard.revision(), ""));
         let ceiling = super::ceiling(&v1::Ceiling::from(guard.ceiling()), guard.pattern());
         prop_assert_eq!(ceiling.as_ref(), Ok(guard.ceiling()));
+    }
+
+    #[test]
+    fn every_queue_comes_back_as_it_went(queue in any_queue()) {
+        prop_assert_eq!(super::queue(&v1::Queue::from(&queue)), Ok(queue));
     }
 
     #[test]

@@ -68,6 +68,9 @@ named! {
     v1::Severity, "SEVERITY_", false;
     v1::CircuitState, "CIRCUIT_STATE_", false;
     v1::laggard::Reason, "REASON_", false;
+    v1::OnStop, "ON_STOP_", false;
+    v1::JobState, "JOB_STATE_", false;
+    v1::JobChange, "JOB_CHANGE_", false;
 }
 
 /// A number of an enum, by its short name.

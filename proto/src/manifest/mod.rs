@@ -6,10 +6,11 @@
 //! policy: { mode: observe, retry: { max_attempts: 3 } }
 //! ```
 //!
-//! A document is a rule or a guard (`kind: Guard`, with `ceiling` and `owner`). A text contains any number of
-//! documents (separated by `---`, a list of documents, or consecutive JSON objects). All other messages of
-//! the package are printed in the same form: all are `Serialize`. Fields, enums and oneofs have the names of
-//! the .proto files; unknown fields are rejected.
+//! A document is a rule, a guard (`kind: Guard`, with `ceiling` and `owner`) or a queue (`kind: Queue`, with
+//! `name` in place of `key`). A text contains any number of documents (separated by `---`, a list of
+//! documents, or consecutive JSON objects). All other messages of the package are printed in the same form:
+//! all are `Serialize`. Fields, enums and oneofs have the names of the .proto files; unknown fields are
+//! rejected.
 
 pub(crate) mod form;
 mod settings;
@@ -17,6 +18,7 @@ mod settings;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use damper_core::job::Queue;
 use damper_core::{Faults, Guard, Rule};
 use damper_document::Value;
 pub use damper_document::{Error, Lines as FieldLines, Problem, field_lines};
@@ -46,6 +48,8 @@ pub enum Manifest {
     Rule(v1::Rule),
     /// `kind: Guard`
     Guard(v1::Guard),
+    /// `kind: Queue`
+    Queue(v1::Queue),
 }
 
 /// Content of documents as core types.
@@ -55,10 +59,12 @@ pub struct Checked {
     pub rules: Vec<Rule>,
     /// Guards, in order of their documents.
     pub guards: Vec<Guard>,
+    /// Queues, in order of their documents.
+    pub queues: Vec<Queue>,
 }
 
 /// Kinds, for errors.
-const KINDS: &str = "Rule or Guard";
+const KINDS: &str = "Rule, Guard or Queue";
 
 /// Reads and checks every document of a text.
 ///
@@ -97,6 +103,10 @@ fn manifest(mut document: Value, faults: &mut Faults) -> Option<Manifest> {
             let convert = |guard| convert::guard(&guard).map(|_| Manifest::Guard(guard));
             return damper_document::read(document, convert, faults);
         }
+        Some(Value::String(kind)) if kind == "Queue" => {
+            let convert = |queue| convert::queue(&queue).map(|_| Manifest::Queue(queue));
+            return damper_document::read(document, convert, faults);
+        }
         Some(kind) => format!("must be {KINDS}, not {kind}"),
         None => format!("required ({KINDS})"),
     };
@@ -104,7 +114,7 @@ fn manifest(mut document: Value, faults: &mut Faults) -> Option<Manifest> {
     None
 }
 
-/// Returns the rules and guards of all documents as core types.
+/// Returns the rules, guards and queues of all documents as core types.
 ///
 /// # Errors
 /// All faults of all documents, and every duplicate key of a kind, with both documents.
@@ -116,11 +126,15 @@ pub fn check(documents: &[Document]) -> Result<Checked, Error> {
         let read = match &document.manifest {
             Manifest::Rule(wire) => convert::rule(wire).map(|rule| {
                 checked.rules.push(rule.clone());
-                ("rule", rule.pattern().clone())
+                ("rule", "key", rule.pattern().to_string())
             }),
             Manifest::Guard(wire) => convert::guard(wire).map(|guard| {
                 checked.guards.push(guard.clone());
-                ("guard", guard.pattern().clone())
+                ("guard", "key", guard.pattern().to_string())
+            }),
+            Manifest::Queue(wire) => convert::queue(wire).map(|queue| {
+                checked.queues.push(queue.clone());
+                ("queue", "name", queue.name().to_owned())
             }),
         };
         match read.map(|key| first.entry(key)) {
@@ -131,9 +145,9 @@ pub fn check(documents: &[Document]) -> Result<Checked, Error> {
                 free.insert((document.number, document.line));
             }
             Ok(Entry::Occupied(taken)) => {
-                let ((_, key), (number, line)) = (taken.key(), taken.get());
-                let problem = format!("duplicate key {key}, as in document {number}, line {line}");
-                problems.push(document.problem("key", &problem));
+                let ((_, path, key), (number, line)) = (taken.key(), taken.get());
+                let problem = format!("duplicate {path} {key}, as in document {number}, line {line}");
+                problems.push(document.problem(path, &problem));
             }
         }
     }
@@ -163,13 +177,19 @@ impl From<v1::Guard> for Manifest {
     }
 }
 
-/// Writes rules, guards or manifests as YAML, one document each.
+impl From<v1::Queue> for Manifest {
+    fn from(queue: v1::Queue) -> Self {
+        Self::Queue(queue)
+    }
+}
+
+/// Writes rules, guards, queues or manifests as YAML, one document each.
 #[must_use]
 pub fn to_yaml<M: Clone + Into<Manifest>>(messages: &[M]) -> String {
     messages.iter().cloned().map(|message| format!("---\n{}", yaml(&message.into()))).collect()
 }
 
-/// Writes rules, guards or manifests as JSON, a list of documents.
+/// Writes rules, guards, queues or manifests as JSON, a list of documents.
 #[must_use]
 pub fn to_json<M: Clone + Into<Manifest>>(messages: &[M]) -> String {
     json(&messages.iter().cloned().map(Into::into).collect::<Vec<Manifest>>())

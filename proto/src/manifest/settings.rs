@@ -1,4 +1,4 @@
-//! Settings of a rule or guard, and the differences of two versions.
+//! Settings of a rule, guard or queue, and the differences of two versions.
 //!
 //! Versions are compared with all defaults written, so that an omitted default is not a difference. Fields
 //! set by the server (revision, time, author) are not settings.
@@ -51,6 +51,17 @@ impl Settings {
         Ok(Self::of("ceiling", &v1::Ceiling::from(parsed.ceiling()), &guard.owner))
     }
 
+    /// Returns the settings of a queue, its name excluded.
+    ///
+    /// # Errors
+    /// All faults of the queue.
+    pub fn of_queue(queue: &v1::Queue) -> Result<Self, Faults> {
+        let parsed = convert::queue(queue)?;
+        let settings =
+            v1::Queue { name: String::new(), owner: String::new(), revision: 0, ..v1::Queue::from(&parsed) };
+        Ok(Self::of("", &settings, &queue.owner))
+    }
+
     fn of(name: &str, message: &impl Serialize, owner: &str) -> Self {
         let value = serde_json::to_value(message).expect("a message has only string keys and plain values");
         let mut settings = BTreeMap::new();
@@ -86,7 +97,8 @@ fn flatten(path: String, value: Value, settings: &mut BTreeMap<String, String>) 
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (name, field) in fields {
-                flatten(format!("{path}.{name}"), field, settings);
+                let path = if path.is_empty() { name } else { format!("{path}.{name}") };
+                flatten(path, field, settings);
             }
         }
         Value::Array(items) => {
@@ -125,6 +137,7 @@ mod tests {
         match manifest::parse(text).unwrap().remove(0).manifest {
             Manifest::Rule(rule) => Settings::of_rule(&rule).unwrap(),
             Manifest::Guard(guard) => Settings::of_guard(&guard).unwrap(),
+            Manifest::Queue(queue) => Settings::of_queue(&queue).unwrap(),
         }
     }
 

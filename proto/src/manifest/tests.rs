@@ -2,10 +2,11 @@ use damper_core::{Mode, Pattern, Rule};
 use proptest::prelude::*;
 
 use super::{Error, Manifest, check, json, parse, parse_bytes, to_json, to_yaml, yaml};
-use crate::convert::tests::any::{any_guard, any_policy};
+use crate::convert::tests::any::{any_guard, any_policy, any_queue};
 use crate::{convert, v1};
 
 mod guards;
+mod queues;
 mod settings;
 
 const EXAMPLE: &str = r#"
@@ -172,8 +173,8 @@ fn all_problems_of_all_documents_come_out_at_once() {
          `max_duration`, `per_attempt_timeout`, `codes`, `backoff`",
             "document 2, line 13: policy.mode: required (off, observe or enforce)",
             "document 2, line 14: policy.retry_breaker.buckets: must be between 2 and 60, not 1",
-            r#"document 3, line 16: kind: must be Rule or Guard, not "Guards""#,
-            "document 4, line 18: kind: required (Rule or Guard)",
+            r#"document 3, line 16: kind: must be Rule, Guard or Queue, not "Guards""#,
+            "document 4, line 18: kind: required (Rule, Guard or Queue)",
             "document 5, line 20: must be a map that starts with its kind, such as kind: Rule",
         ]
     );
@@ -374,6 +375,16 @@ proptest! {
             let documents = parse(&text).map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
             prop_assert_eq!(&documents[0].manifest, &Manifest::Guard(written[0].clone()), "{}", text);
             prop_assert_eq!(check(&documents).unwrap().guards, std::slice::from_ref(&guard));
+        }
+    }
+
+    #[test]
+    fn queues_come_back_as_they_were_written(queue in any_queue()) {
+        let written = [v1::Queue::from(&queue)];
+        for text in [to_yaml(&written), to_json(&written)] {
+            let documents = parse(&text).map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
+            prop_assert_eq!(&documents[0].manifest, &Manifest::Queue(written[0].clone()), "{}", text);
+            prop_assert_eq!(check(&documents).unwrap().queues, std::slice::from_ref(&queue));
         }
     }
 

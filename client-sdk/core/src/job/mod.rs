@@ -12,17 +12,18 @@ mod callee;
 mod ending;
 mod hold;
 mod pace;
+mod names;
 mod queue;
 mod state;
 mod submission;
 
 pub use callee::{Admit, Callee, HoldReason, Outcome};
 pub use ending::{JobEnd, MAX_PUSHBACK, Next, PAUSE};
+pub use names::{ServiceName, Submittable};
 pub use queue::{
     EXPIRES_AFTER, HOLD_AFTER, KEEP_DEAD, KEEP_DONE, LEASE, LIST_ENTRIES, MAX_ATTEMPTS, MAX_BODY, MAX_BYTES,
     MAX_DURATION, MAX_IN_FLIGHT, MAX_JOBS, MAX_LOST, METADATA_NAMES, NAME_BYTES, OnStop, PAUSED_BYTES,
-    PER_ATTEMPT_TIMEOUT, Queue, QueueSettings, RATE, SUBMITTER_SHARE, ServiceName, Submittable,
-    check_queue_name,
+    PER_ATTEMPT_TIMEOUT, Queue, QueueSettings, RATE, SUBMITTER_SHARE, check_queue_name,
 };
 pub use state::{Job, JobSend, Wall};
 pub use submission::Submission;

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::fault::{Bounds, Faults, Ratio};
 use crate::gates::breaker;
+use crate::job::names::{ServiceName, Submittable};
 use crate::policy::{Backoff, Growth, Jitter, Mode, OverMax, Policy, Retry, RetryBounds, Waits};
 use crate::rules::guard::check_owner;
 use crate::rules::key::RouteKey;
-use crate::rules::pattern::{MethodPart, Part};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -50,8 +50,8 @@ pub const MAX_BYTES: Bounds<u64> = Bounds { min: 1 << 20, max: 1 << 40 };
 pub const MAX_BODY: Bounds<u32> = Bounds { min: 1 << 10, max: 768 << 10 };
 /// `max_submitter_share`
 pub const SUBMITTER_SHARE: Bounds<Ratio> = Bounds { min: Ratio::from_bp(100), max: Ratio::ONE };
-/// Number of names in `metadata`.
-pub const METADATA_NAMES: Bounds<u32> = Bounds { min: 0, max: 32 };
+/// Number of names in `metadata`. An empty list is the default, so at least one is kept.
+pub const METADATA_NAMES: Bounds<u32> = Bounds { min: 1, max: 32 };
 /// Length of `paused`.
 pub const PAUSED_BYTES: Bounds<u32> = Bounds { min: 0, max: 1024 };
 /// Number of entries in `workers`, `submitters` and `methods`.
@@ -117,24 +117,6 @@ pub enum OnStop {
     Hold,
     /// The job is dead.
     Dead,
-}
-
-/// A service, or all whose names begin with a prefix.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum ServiceName {
-    /// This service.
-    Exact(String),
-    /// `PREFIX*`; an empty prefix is every service.
-    Prefix(String),
-}
-
-/// Routes that may be submitted.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Submittable {
-    /// Called service.
-    pub callee: Part,
-    /// Called method.
-    pub method: MethodPart,
 }
 
 impl Queue {
@@ -272,7 +254,7 @@ impl QueueSettings {
         }
         MAX_IN_FLIGHT.check("max_in_flight", self.max_in_flight, faults);
         if let Some(rate) = self.rate {
-            RATE.check("rate", rate, faults);
+            check_rate(rate, faults);
         }
         EXPIRES_AFTER.check("expires_after", self.expires_after, faults);
         LEASE.check("lease", self.lease, faults);
@@ -295,25 +277,6 @@ impl QueueSettings {
         if length > PAUSED_BYTES.max {
             faults.add("paused", format!("must have at most {} bytes, not {length}", PAUSED_BYTES.max));
         }
-    }
-}
-
-impl ServiceName {
-    /// Returns true if the service has this name or prefix.
-    #[must_use]
-    pub fn matches(&self, service: &str) -> bool {
-        match self {
-            Self::Exact(name) => name == service,
-            Self::Prefix(prefix) => service.starts_with(prefix.as_str()),
-        }
-    }
-}
-
-impl Submittable {
-    /// Returns true if jobs of the route may be submitted.
-    #[must_use]
-    pub fn matches(&self, route: &RouteKey) -> bool {
-        self.callee.matches(route.callee_service()) && self.method.matches(route.callee_method())
     }
 }
 
@@ -341,5 +304,16 @@ fn check_length(path: &str, length: usize, bounds: Bounds<u32>, faults: &mut Fau
     let length = u32::try_from(length).unwrap_or(u32::MAX);
     if length > bounds.max {
         faults.add(path, format!("must have at most {} entries, not {length}", bounds.max));
+    } else if length < bounds.min {
+        faults.add(path, format!("must have at least {} entries, not {length}", bounds.min));
+    }
+}
+
+/// A rate has one decimal.
+fn check_rate(rate: Ratio, faults: &mut Faults) {
+    if rate.bp().is_multiple_of(RATE.min.bp()) {
+        RATE.check("rate", rate, faults);
+    } else {
+        faults.add("rate", format!("must be in steps of {} ({RATE}), not {rate}", RATE.min));
     }
 }

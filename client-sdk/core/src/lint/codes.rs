@@ -95,7 +95,7 @@ codes! {
         "The rule has a retry or hedge block but allows only one attempt.",
         "Raise max_attempts, or remove the block.";
     CODE_NEVER_HELPS = "code_never_helps", Warning,
-        "The rule retries codes with which the same request fails again.",
+        "The rule or queue retries codes with which the same request fails again.",
         "Remove them from retry.codes, or add them to its deny list.";
     ATTEMPT_TIMEOUT_NOT_RETRIED = "attempt_timeout_not_retried", Warning,
         "Attempts time out with DEADLINE_EXCEEDED, which the rule does not retry: a slow call only fails sooner.",
@@ -119,7 +119,7 @@ codes! {
         "A code is in several entries of by_code, of which only the first applies.",
         "List each code in one entry.";
     BY_CODE_NOT_RETRIED = "by_code_not_retried", Warning,
-        "by_code has waits for a code that the rule does not retry.",
+        "by_code has waits for a code that is not retried.",
         "Add the code to retry.codes, or remove its waits.";
     REPLAY_LIMIT_ZERO = "replay_limit_zero", Warning,
         "replay_limit_bytes is 0: no request is kept, so no call can be retried.",
@@ -156,6 +156,14 @@ codes! {
         "The callee would serve one retry per two first attempts, or more.",
         "Set repeat_limit.ratio to 0.1 to 0.2.";
 
+    // Queues.
+    QUEUE_WAITS_DO_NOT_FIT = "queue_waits_do_not_fit", Warning,
+        "The waits between the attempts of a job last longer than the job, so the last attempts are never made.",
+        "Shorten the backoff, allow fewer attempts, or raise expires_after and retry.max_duration.";
+    QUEUE_GIVES_UP_EARLY = "queue_gives_up_early", Warning,
+        "All attempts of a job fit into less than one hour: a longer outage can make jobs dead.",
+        "Raise max_attempts or the waits of the backoff, so that together they span the longest outage.";
+
     // Findings of the control plane.
     GUARD_CUTS = "guard_cuts", Warning,
         "A guard allows less than the rule, and cuts it where both match.",
@@ -167,7 +175,7 @@ codes! {
         "Some connected clients lack a feature of the rule or guard, so it is off in them.",
         "Update the SDK of these services, or write the rule without the feature.";
     OWNED_BY_ANOTHER = "owned_by_another", Warning,
-        "The rule or guard belongs to an owner that the change does not name.",
+        "The rule, guard or queue belongs to an owner that the change does not name.",
         "Ask the owner, or make the change in the set that the owner applies.";
     MORE_FINDINGS = "more_findings", Hint,
         "There are more findings than one response holds.",

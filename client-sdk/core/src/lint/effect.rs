@@ -30,8 +30,7 @@ pub(super) fn never_repeats(policy: &Policy, findings: &mut Vec<Finding>) {
 pub(super) fn check(policy: &Policy, findings: &mut Vec<Finding>) {
     let mut notes = Notes { findings };
     if let Some(retry) = &policy.retry {
-        hopeless(retry, &mut notes);
-        by_code(retry, &mut notes);
+        codes_of(retry, &mut notes);
         backoff(retry, &mut notes);
         hedges(policy, retry, &mut notes);
     }
@@ -49,6 +48,12 @@ pub(super) fn check(policy: &Policy, findings: &mut Vec<Finding>) {
             "delays when a response counts, and hedges wait for that",
         );
     }
+}
+
+/// Checks the codes of a rule or queue.
+pub(super) fn codes_of(retry: &Retry, notes: &mut Notes<'_>) {
+    hopeless(retry, notes);
+    by_code(retry, notes);
 }
 
 fn hopeless(retry: &Retry, notes: &mut Notes<'_>) {

@@ -1,6 +1,6 @@
-//! Lint: findings about valid rules and guards that make a fault worse or have no effect.
+//! Lint: findings about valid rules, guards and queues that make a fault worse or have no effect.
 //!
-//! Rules are within their ranges here, so nothing is rejected. Checks use the rule alone, tightened by guards
+//! Settings are within their ranges here, so nothing is rejected. Checks use the rule alone, tightened by guards
 //! if these are known, and the [`LintContext`]. A rule that is off has no findings; an observed rule is
 //! checked as if it were enforced. Each check is narrow: false alarms teach operators to ignore findings.
 //!
@@ -10,6 +10,7 @@
 //! - `effect`: settings without effect
 //! - `timing`: waits and timeouts
 //! - `guards`: ceilings
+//! - `queues`: attempts of jobs
 
 pub mod codes;
 mod effect;
@@ -17,6 +18,7 @@ mod guards;
 mod harm;
 mod load;
 mod methods;
+mod queues;
 mod timing;
 mod waits;
 
@@ -24,6 +26,7 @@ use std::fmt;
 
 use self::codes::FindingCode;
 pub use self::methods::only_reads;
+use crate::job::Queue;
 use crate::outcome::code::CodeSet;
 use crate::policy::{Mode, Policy};
 use crate::rules::guard::{CeilingExcess, Guard};
@@ -58,14 +61,14 @@ impl fmt::Display for Severity {
     }
 }
 
-/// A finding about a rule or guard.
+/// A finding about a rule, guard or queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// One of [`codes::ALL`].
     pub code: &'static str,
     /// Severity.
     pub severity: Severity,
-    /// Path of the setting from the rule or guard: `policy.retry.max_attempts`.
+    /// Path of the setting from the rule, guard or queue: `policy.retry.max_attempts`.
     pub field: String,
     /// Problem, with the values.
     pub message: String,
@@ -122,6 +125,12 @@ pub fn depends_on_traffic(rule: &Rule) -> bool {
 #[must_use]
 pub fn guard_findings(guard: &Guard) -> Vec<Finding> {
     by_severity(guards::check(guard))
+}
+
+/// Returns the findings about a queue, most severe first. One that is off has none.
+#[must_use]
+pub fn queue_findings(queue: &Queue) -> Vec<Finding> {
+    by_severity(queues::check(queue))
 }
 
 /// Returns the settings of a rule that a guard cuts where both match, whether or not the rule wins there. A

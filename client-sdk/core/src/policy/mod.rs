@@ -40,6 +40,9 @@ pub const RETRYABLE: CodeSet = CodeSet::of(&[Code::Unavailable]);
 /// Request bytes kept per call by default: 64 KiB.
 pub const DEFAULT_REPLAY_LIMIT: u32 = 64 << 10;
 
+/// The problem of a setting that only rules have, in the policy of a queue.
+pub const NOT_OF_QUEUES: &str = "a queue has no such setting; it has mode, retry and stop_when";
+
 /// Settings of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
@@ -210,7 +213,7 @@ impl Policy {
             ("call_id", self.call_id),
         ];
         for (path, _) in settings.iter().filter(|(_, is_set)| *is_set) {
-            faults.add(*path, "a queue has no such setting; it has mode, retry and stop_when");
+            faults.add(*path, NOT_OF_QUEUES);
         }
         if let Some(retry) = &self.retry {
             retry.check(bounds, faults);

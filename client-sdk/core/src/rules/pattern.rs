@@ -174,7 +174,7 @@ impl fmt::Display for Pattern {
 }
 
 impl Part {
-    fn parse(path: &str, text: &str, faults: &mut Faults) -> Self {
+    pub(crate) fn parse(path: &str, text: &str, faults: &mut Faults) -> Self {
         if text == "*" {
             return Self::Any;
         }
@@ -208,7 +208,7 @@ impl fmt::Display for Part {
 }
 
 impl MethodPart {
-    fn parse(path: &str, text: &str, faults: &mut Faults) -> Self {
+    pub(crate) fn parse(path: &str, text: &str, faults: &mut Faults) -> Self {
         if text == "*" {
             return Self::Any;
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use damper_core::job::{self, OnStop, Queue, QueueSettings, ServiceName, Submittable};
 use damper_core::policy::{
     BREAKER_RATIO, BUCKET_LENGTH, BUCKETS, BUDGET_MIN_PER_SECOND, BUDGET_RATIO, CIRCUIT_CALLS,
     CIRCUIT_OPEN_FOR, CIRCUIT_PROBES, CIRCUIT_RATIO, EARN, HEDGE_DELAY, HEDGE_PERCENTILE, JITTER_SHARE,
@@ -9,8 +10,8 @@ use damper_core::policy::{
     STOP_MIN_SAMPLES, SUCCESS_RATE, TIMEOUT, WAIT,
 };
 use damper_core::{
-    Backoff, BackoffStep, BreakerMode, Budget, Ceiling, Chain, CircuitBreaker, Code, CodeSet, Growth, Guard,
-    Hedge, HedgeDelay, Jitter, Mode, OverMax, Pattern, Percent, Policy, Ratio, RepeatLimit, Retry,
+    Backoff, BackoffStep, BreakerMode, Budget, Ceiling, Chain, CircuitBreaker, Code, CodeSet, Faults, Growth,
+    Guard, Hedge, HedgeDelay, Jitter, Mode, OverMax, Pattern, Percent, Policy, Ratio, RepeatLimit, Retry,
     RetryBreaker, StopWhen, Waits, WindowShape, fault::Bounds, repeat_limit,
 };
 use proptest::collection::vec;
@@ -112,7 +113,15 @@ fn backoff() -> BoxedStrategy<Backoff> {
 }
 
 fn retry() -> BoxedStrategy<Retry> {
-    (number(MAX_ATTEMPTS), of(duration(TIMEOUT)), of(duration(TIMEOUT)), codes(1), backoff())
+    retry_with(MAX_ATTEMPTS, TIMEOUT, of(duration(TIMEOUT)))
+}
+
+fn retry_with(
+    attempts: Bounds<u32>,
+    longest: Bounds<Duration>,
+    timeout: impl Strategy<Value = Option<Duration>> + 'static,
+) -> BoxedStrategy<Retry> {
+    (number(attempts), of(duration(longest)), timeout, codes(1), backoff())
         .prop_map(|(max_attempts, max_duration, per_attempt_timeout, codes, backoff)| Retry {
             max_attempts,
             max_duration,
@@ -255,5 +264,80 @@ pub(crate) fn any_guard() -> impl Strategy<Value = Guard> {
     (ceiling, method, "[a-z -]{0,12}", any::<u64>()).prop_map(|(ceiling, method, owner, revision)| {
         let pattern = Pattern::parse("*", "*", "stock", method).unwrap();
         Guard::new(pattern, ceiling, owner, revision).unwrap()
+    })
+}
+
+fn service_names() -> impl Strategy<Value = Vec<ServiceName>> {
+    let name =
+        prop_oneof!["[a-z-]{1,8}".prop_map(ServiceName::Exact), "[a-z-]{0,8}".prop_map(ServiceName::Prefix)];
+    vec(name, 0..4)
+}
+
+fn submittable() -> impl Strategy<Value = Submittable> {
+    let text = select(vec!["* *", "stock *", "stock stock.v1.Stock/*", "* stock.v1.Stock/Take"]);
+    text.prop_map(|text| Submittable::parse("", text, &mut Faults::none()).unwrap())
+}
+
+/// A policy of a queue: a timeout of attempts is always set.
+fn queue_policy() -> impl Strategy<Value = Policy> {
+    let timeout = duration(job::PER_ATTEMPT_TIMEOUT).prop_map(Some);
+    let retry = retry_with(job::MAX_ATTEMPTS, job::MAX_DURATION, timeout);
+    (mode(), retry, of(stop_when())).prop_map(|(mode, retry, stop_when)| Policy {
+        retry: Some(retry),
+        stop_when,
+        ..QueueSettings::new(mode).policy
+    })
+}
+
+/// Every kind of queue that the engine accepts.
+pub(crate) fn any_queue() -> impl Strategy<Value = Queue> {
+    let tenths = Bounds { min: job::RATE.min.bp() / 1000, max: job::RATE.max.bp() / 1000 };
+    let rate = of(number(tenths).prop_map(|tenths| Ratio::from_bp(tenths * 1000)));
+    let bytes = prop_oneof![
+        Just(job::MAX_BYTES.min),
+        Just(job::MAX_BYTES.max),
+        job::MAX_BYTES.min..=job::MAX_BYTES.max
+    ];
+    let names = (service_names(), service_names(), vec(submittable(), 0..4));
+    let counts = (number(job::MAX_IN_FLIGHT), number(job::MAX_LOST), number(job::HOLD_AFTER), rate);
+    let times = (
+        duration(job::EXPIRES_AFTER),
+        duration(job::LEASE),
+        duration(job::KEEP_DONE),
+        duration(job::KEEP_DEAD),
+    );
+    let sizes = (number(job::MAX_JOBS), bytes, number(job::MAX_BODY), ratio(job::SUBMITTER_SHARE));
+    let texts = (vec("[a-z][a-z0-9_.-]{0,9}", 1..4), "[a-z -]{0,12}", "[a-z0-9.-]{1,64}", "[a-z -]{0,12}");
+    let on_stop = select(vec![OnStop::Hold, OnStop::Dead]);
+    let all = (queue_policy(), names, counts, times, sizes, texts, on_stop, any::<u64>());
+    all.prop_map(|(policy, names, counts, times, sizes, texts, on_stop, revision)| {
+        let (workers, submitters, methods) = names;
+        let (max_in_flight, max_lost, hold_after, rate) = counts;
+        let (expires_after, lease, keep_done, keep_dead) = times;
+        let (max_jobs, max_bytes, max_body, max_submitter_share) = sizes;
+        let (metadata, paused, name, owner) = texts;
+        let metadata = metadata.into_iter().map(|name| format!("x{name}").replace("-bin", "-txt")).collect();
+        let settings = QueueSettings {
+            policy,
+            workers,
+            submitters,
+            methods,
+            max_in_flight,
+            rate,
+            expires_after,
+            lease,
+            max_lost,
+            hold_after,
+            on_stop,
+            keep_done,
+            keep_dead,
+            max_jobs,
+            max_bytes,
+            max_body,
+            max_submitter_share,
+            metadata,
+            paused,
+        };
+        Queue::new(name, settings, owner, revision).unwrap()
     })
 }
