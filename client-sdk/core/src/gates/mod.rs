@@ -6,4 +6,3 @@ pub mod circuit;
 pub(crate) mod credit;
 mod failure_streak;
 pub mod repeat_limit;
-mod stop_when;

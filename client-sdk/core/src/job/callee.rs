@@ -3,8 +3,8 @@
 //! `stop_when` -> hold of the callee -> hold of the method -> pace
 //!
 //! State of one queue and one callee service. The answer "hold" is for all waiting jobs, so holding a million
-//! jobs costs one timer. A method that fails while other methods of the callee succeed holds its own jobs only.
-//! Deliveries say nothing about the callee if they were lost or released.
+//! jobs costs one timer. A method that fails while other methods of the callee succeed holds its own jobs
+//! only. A lost or released delivery is no evidence about the callee.
 //!
 //! The scheduler is one task, so this is a plain struct. Not here: kills, `max_in_flight` and `rate` of the
 //! queue over all callees.

@@ -4,8 +4,8 @@
 //! `stop_when` -> `max_duration` with the wait -> expires with the wait? -> due after the wait
 //!
 //! - A callee that asks not to be called again (`damper-no-more-retry`, a negative pushback) ends the
-//!   delivery, not the job: the next one begins no sooner than [`PAUSE`]. Any other pushback is the exact wait,
-//!   at most [`MAX_PUSHBACK`].
+//!   delivery, not the job: the next one begins no sooner than [`PAUSE`]. Any other pushback is the exact
+//!   wait, at most [`MAX_PUSHBACK`].
 //! - A lost delivery counts as an attempt. The first one in a row is repeated at once: usually the worker was
 //!   restarted. A job that is lost again may be what kills its workers. It is a suspect and must be delivered
 //!   alone; only then is its loss held against it, and not against a job that shared its worker.
@@ -85,8 +85,8 @@ impl Job {
         Next::End(JobEnd::Refused)
     }
 
-    /// Records a failed delivery. `stop`: [`Callee::stops`](super::Callee::stops) returned true for it. `random`
-    /// is uniform over all of `u64`.
+    /// Records a failed delivery. `stop`: [`Callee::stops`](super::Callee::stops) returned true for it.
+    /// `random` is uniform over all of `u64`.
     pub fn failed(
         &mut self,
         settings: &QueueSettings,

@@ -1,8 +1,8 @@
 //! Hold: while a callee fails, its jobs wait and use up no attempts.
 //!
 //! After `hold_after` failures in a row one delivery per second is a probe, alone, until one succeeds. So an
-//! hour of outage costs a queue 3,600 deliveries, however many jobs wait. A delivery that takes long delays the
-//! next probe by [`ALONE_FOR`], not until its end.
+//! hour of outage costs a queue 3,600 deliveries, however many jobs wait. A delivery that takes long delays
+//! the next probe by [`ALONE_FOR`], not until its end.
 
 use std::time::Duration;
 

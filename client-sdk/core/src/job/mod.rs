@@ -27,3 +27,6 @@ pub use queue::{
 };
 pub use state::{Job, JobSend, Wall};
 pub use submission::Submission;
+
+#[cfg(test)]
+mod tests;

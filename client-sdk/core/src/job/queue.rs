@@ -2,7 +2,7 @@
 //!
 //! A queue is a policy for jobs. It enters the engine only as a [`Queue`], which checks it: a value out of
 //! range is rejected with its path and range. Of [`Policy`] a queue has only `mode`, `retry` and `stop_when`;
-//! the ranges of `retry` are wider than those of a rule, because nobody waits for a job.
+//! the ranges of `retry` are wider than those of a rule, because no caller waits for a job.
 
 use std::time::Duration;
 
@@ -317,3 +317,6 @@ fn check_rate(rate: Ratio, faults: &mut Faults) {
         faults.add("rate", format!("must be in steps of {} ({RATE}), not {rate}", RATE.min));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,7 @@ mod counters;
 mod gate_status;
 pub mod latency;
 mod payment;
+mod stop_when;
 
 pub use self::counters::Counters;
 pub use self::gate_status::GateStatus;

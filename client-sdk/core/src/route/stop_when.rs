@@ -1,13 +1,15 @@
 //! `stop_when`: no further attempts of slow requests, or while too few attempts succeed.
 //!
-//! Both conditions need `min_samples` recent attempts, and end by time alone when fewer are left in the window.
+//! Both conditions need `min_samples` recent attempts, and end by time alone when fewer are left in the
+//! window.
 
 use std::time::Duration;
 
 use crate::policy::StopWhen;
-use crate::route::latency::Recent;
 use crate::time::Time;
 use crate::time::window::Window;
+
+use super::latency::Recent;
 
 impl StopWhen {
     /// Returns true if a request took longer than the percentile of recent successes.
