@@ -4,3 +4,4 @@
 //! and deliveries. When a job may be delivered and how its end counts is decided by `damper_core::job`.
 
 pub mod store;
+pub mod writer;

@@ -12,7 +12,7 @@ use super::error::Error;
 use super::record::{Body, FailedDelivery, JobId, Lane, Record, ServerId, State};
 
 /// One atomic commit. Its parts are applied in the order of the fields.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// Ends of deliveries.
     pub settlements: Vec<Settlement>,
@@ -98,6 +98,8 @@ pub struct LeaseRequest {
     pub lane: Arc<Lane>,
     /// At most this many.
     pub count: u32,
+    /// No further job once the bodies have this many bytes together.
+    pub max_bytes: u64,
     /// Only jobs that were never sent: a kill stops retries.
     pub first_only: bool,
     /// No more leases of the queue than this, those of all servers counted; `None`: not checked.

@@ -26,12 +26,10 @@ pub(super) fn commit(
     transaction.set_quick_repair(true);
     let mut rows = Transaction::new(&transaction, lanes.clone())?;
     let mut committed = apply_batch(&mut rows, batch, full)?;
-    let (is_changed, due) = rows.finish()?;
-    committed.due = due;
-    if is_changed {
-        transaction.commit()?
+    if rows.finish(&mut committed)? {
+        transaction.commit()?;
     } else {
-        transaction.abort()?
+        transaction.abort()?;
     }
     Ok(committed)
 }
@@ -52,10 +50,14 @@ fn apply_batch(rows: &mut Transaction<'_>, batch: &Batch, full: Option<&str>) ->
 }
 
 fn lease(rows: &mut Transaction<'_>, request: &LeaseRequest) -> Result<Vec<(Record, Body)>, Error> {
-    let mut leased = Vec::new();
+    let (mut leased, mut bytes) = (Vec::new(), 0);
     for id in rows.due(request)? {
+        if bytes >= request.max_bytes {
+            break;
+        }
         let old = rows.get(id)?.ok_or_else(|| damaged(id, "due, but there is no such job"))?;
         let new = apply::lease(rows, &old, request)?;
+        bytes += u64::from(new.body_bytes);
         leased.push((new, rows.body(id)?));
     }
     Ok(leased)

@@ -5,10 +5,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Bound;
 use std::path::Path;
 
 use ::redb::backends::FileBackend;
-use ::redb::{Builder, Database, ReadableTable as _, StorageBackend};
+use ::redb::{BackendError, Builder, Database, ReadableTable as _, StorageBackend};
 
 use super::failure::opening;
 use super::lanes::SharedLanes;
@@ -56,6 +57,8 @@ pub(super) fn open_file(path: &Path) -> Result<Opened, Error> {
 
 /// Opens or creates the file behind a backend.
 pub(super) fn open_backend(backend: impl StorageBackend, place: &str) -> Result<Opened, Error> {
+    let failed = |error: io::Error| Error::Open(format!("{place}: {error}"));
+    reset_unfinished(&backend).map_err(failed)?;
     let builder = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
     let database = builder.map_err(|error| opening(place, error))?;
     let mut transaction = database.begin_write()?;
@@ -66,6 +69,29 @@ pub(super) fn open_backend(backend: impl StorageBackend, place: &str) -> Result<
     drop(Transaction::new(&transaction, lanes.clone())?);
     transaction.commit()?;
     Ok(Opened { database, lanes, id })
+}
+
+/// Empties a file whose creation was interrupted: redb writes the first bytes last, and would not open it.
+/// A file that another process has open stays as it is.
+fn reset_unfinished(backend: &impl StorageBackend) -> io::Result<()> {
+    const ALL: (Bound<u64>, Bound<u64>) = (Bound::Unbounded, Bound::Unbounded);
+    let is_locked = match backend.try_lock_range(ALL.0, ALL.1) {
+        Ok(true) => true,
+        Ok(false) => return Ok(()),
+        // A backend in memory has one user.
+        Err(BackendError::Unsupported) => false,
+        Err(error) => return Err(io::Error::other(error)),
+    };
+    let mut first = [0; 9];
+    let length = usize::try_from(backend.len()?).unwrap_or(usize::MAX).min(first.len());
+    backend.read(0, &mut first[..length])?;
+    if length > 0 && first == [0; 9] {
+        backend.set_len(0)?;
+    }
+    if is_locked {
+        backend.unlock_range(ALL.0, ALL.1).map_err(io::Error::other)?;
+    }
+    Ok(())
 }
 
 /// Checks format and identity, and writes those of a new file. Returns the identity.

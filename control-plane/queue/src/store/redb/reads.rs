@@ -105,7 +105,7 @@ impl View {
     pub(super) fn list(&self, filter: &Filter, after: Option<JobId>, limit: usize) -> Result<Page, Error> {
         let lanes = self.selected(filter);
         if !filter.key.is_empty() {
-            return self.list_key(filter, &lanes, after);
+            return self.list_key(filter, &lanes, after, limit);
         }
         if filter.states.is_empty() || filter.states.iter().any(|state| state.is_live()) {
             return self.list_all(filter, &lanes, after, limit);
@@ -146,21 +146,15 @@ impl View {
         filter: &Filter,
         lanes: &[(Arc<Lane>, LaneNumber)],
         after: Option<JobId>,
+        limit: usize,
     ) -> Result<Page, Error> {
         let keys = self.transaction.open_table(KEY)?;
-        let jobs = self.transaction.open_table(JOB)?;
         let mut found = BTreeSet::new();
         for scope in lanes.iter().map(|(_, lane)| lane.scope).collect::<BTreeSet<_>>() {
-            found.extend(keys.get((scope, &*filter.key))?.map(|row| id(row.value())));
+            found.extend(keys.get((scope, &*filter.key))?.map(|row| row.value()));
         }
-        let mut page = Page::default();
-        for id in found.into_iter().filter(|id| Some(*id) > after) {
-            let job = self.present(&jobs, id)?;
-            if filter.selects(&job) {
-                page.jobs.push(job);
-            }
-        }
-        Ok(page)
+        let after = after.map(number);
+        self.page(filter, found.into_iter().filter(|id| Some(*id) > after), limit, false)
     }
 
     /// Lists by reading all jobs in turn.
@@ -217,10 +211,21 @@ impl View {
                 }
             }
         }
+        self.page(filter, first.into_sorted_vec(), limit, is_cut)
+    }
+
+    /// Returns the selected ones of these jobs. `is_cut`: there are more than these.
+    fn page(
+        &self,
+        filter: &Filter,
+        ids: impl IntoIterator<Item = u128>,
+        limit: usize,
+        mut is_cut: bool,
+    ) -> Result<Page, Error> {
         let jobs = self.transaction.open_table(JOB)?;
         let mut page = Page::default();
-        let mut last = after;
-        for job in first.into_sorted_vec() {
+        let mut last = None;
+        for job in ids {
             if page.jobs.len() == limit {
                 is_cut = true;
                 break;

@@ -1,0 +1,217 @@
+//! Operations that wait for a commit, in three rooms.
+
+use std::collections::VecDeque;
+
+use tokio::sync::oneshot;
+
+use crate::store::{
+    Batch, Body, Change, Committed, Error, LeaseClaim, LeaseRequest, Record, Settled, Settlement, Submitted,
+};
+
+/// Operations of one commit.
+const COMMIT_OPERATIONS: usize = 512;
+/// Bytes of new jobs in one commit.
+const COMMIT_BYTES: usize = 1 << 20;
+/// Changes of one commit.
+const COMMIT_CHANGES: usize = 256;
+/// Changes that go with each commit, however much waits before them.
+const LEAST_CHANGES: usize = 32;
+/// Submissions that may wait.
+const WAITING_OPERATIONS: usize = 10_000;
+/// Bytes of the submissions that may wait.
+const WAITING_BYTES: usize = 64 << 20;
+
+/// Sends the result of an operation.
+pub(super) type Answer<T> = oneshot::Sender<Result<T, Error>>;
+
+/// An operation of the first room.
+pub(super) enum First {
+    Settle(Box<Settlement>, Answer<Settled>),
+    Claim(LeaseClaim, Answer<Option<Record>>),
+    Lease(Vec<LeaseRequest>, Answer<Vec<Vec<(Record, Body)>>>),
+}
+
+impl First {
+    /// Rows that it changes at most.
+    fn operations(&self) -> usize {
+        match self {
+            Self::Settle(..) | Self::Claim(..) => 1,
+            Self::Lease(requests, _) => requests.iter().map(|request| request.count as usize).sum(),
+        }
+    }
+}
+
+struct Submission {
+    job: Record,
+    body: Body,
+    answer: Answer<Submitted>,
+    bytes: usize,
+}
+
+/// The rooms.
+#[derive(Default)]
+pub(super) struct Rooms {
+    first: VecDeque<First>,
+    submissions: VecDeque<Submission>,
+    submission_bytes: usize,
+    changes: VecDeque<(Change, Answer<bool>)>,
+    is_closed: bool,
+}
+
+impl Rooms {
+    /// Empty rooms that accept nothing.
+    pub(super) fn closed() -> Self {
+        Self { is_closed: true, ..Self::default() }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    pub(super) fn add_first(&mut self, operation: First) {
+        // Closed: the answer is dropped, which fails the operation.
+        if !self.is_closed {
+            self.first.push_back(operation);
+        }
+    }
+
+    pub(super) fn add_submission(&mut self, job: Record, body: Body, answer: Answer<Submitted>) {
+        if self.is_closed {
+            return;
+        }
+        let bytes = usize::try_from(job.bytes()).unwrap_or(usize::MAX).saturating_add(body.bytes() as usize);
+        if self.submissions.len() >= WAITING_OPERATIONS || self.submission_bytes + bytes > WAITING_BYTES {
+            let full = format!(
+                "{} submissions ({} bytes) wait to be written, at most {WAITING_OPERATIONS} ({WAITING_BYTES} \
+                 bytes); try again later",
+                self.submissions.len(),
+                self.submission_bytes
+            );
+            // A caller that has gone needs no answer.
+            let _ = answer.send(Err(Error::Full(full)));
+            return;
+        }
+        self.submission_bytes += bytes;
+        self.submissions.push_back(Submission { job, body, answer, bytes });
+    }
+
+    pub(super) fn add_change(&mut self, change: Change, answer: Answer<bool>) {
+        if !self.is_closed {
+            self.changes.push_back((change, answer));
+        }
+    }
+
+    /// Takes the next commit; `None` if nothing waits.
+    pub(super) fn take(&mut self) -> Option<(Batch, Answers)> {
+        let (mut batch, mut answers) = (Batch::default(), Answers::default());
+        let most = COMMIT_OPERATIONS - self.changes.len().min(LEAST_CHANGES);
+        let mut operations = 0;
+        while operations < most
+            && let Some(next) = self.first.pop_front()
+        {
+            operations += next.operations();
+            answers.add_first(next, &mut batch);
+        }
+        let mut bytes = 0;
+        while operations < most
+            && bytes < COMMIT_BYTES
+            && let Some(Submission { job, body, answer, bytes: more }) = self.submissions.pop_front()
+        {
+            operations += 1;
+            bytes += more;
+            self.submission_bytes -= more;
+            batch.submissions.push((job, body));
+            answers.submissions.push(answer);
+        }
+        let changes = COMMIT_OPERATIONS.saturating_sub(operations).clamp(LEAST_CHANGES, COMMIT_CHANGES);
+        for (change, answer) in self.changes.drain(..changes.min(self.changes.len())) {
+            batch.changes.push(change);
+            answers.changes.push(answer);
+        }
+        (!answers.is_empty()).then_some((batch, answers))
+    }
+}
+
+/// Who waits for the results of a commit, in the order of its parts.
+#[derive(Default)]
+pub(super) struct Answers {
+    settlements: Vec<Answer<Settled>>,
+    claims: Vec<Answer<Option<Record>>>,
+    /// With the number of requests of each.
+    leases: Vec<(usize, Answer<Vec<Vec<(Record, Body)>>>)>,
+    submissions: Vec<Answer<Submitted>>,
+    changes: Vec<Answer<bool>>,
+}
+
+impl Answers {
+    fn add_first(&mut self, operation: First, batch: &mut Batch) {
+        match operation {
+            First::Settle(settlement, answer) => {
+                batch.settlements.push(*settlement);
+                self.settlements.push(answer);
+            }
+            First::Claim(claim, answer) => {
+                batch.claims.push(claim);
+                self.claims.push(answer);
+            }
+            First::Lease(requests, answer) => {
+                self.leases.push((requests.len(), answer));
+                batch.leases.extend(requests);
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let Self { settlements, claims, leases, submissions, changes } = self;
+        settlements.is_empty()
+            && claims.is_empty()
+            && leases.is_empty()
+            && submissions.is_empty()
+            && changes.is_empty()
+    }
+
+    /// Sends the results of a commit.
+    pub(super) fn send(self, committed: Committed) {
+        send_each(self.settlements, committed.settlements);
+        send_each(self.claims, committed.claims);
+        let mut leased = committed.leases.into_iter();
+        for (requests, answer) in self.leases {
+            send_each([answer], [leased.by_ref().take(requests).collect()]);
+        }
+        for (answer, submitted) in self.submissions.into_iter().zip(committed.submissions) {
+            // A caller that has gone needs no answer.
+            let _ = answer.send(match submitted {
+                Submitted::Refused(error) => Err(error),
+                submitted => Ok(submitted),
+            });
+        }
+        send_each(self.changes, committed.changes);
+    }
+
+    /// Sends the error of a commit to all.
+    pub(super) fn fail(self, error: &Error) {
+        fail_each(self.settlements, error);
+        fail_each(self.claims, error);
+        fail_each(self.leases.into_iter().map(|(_, answer)| answer), error);
+        fail_each(self.submissions, error);
+        fail_each(self.changes, error);
+    }
+}
+
+fn send_each<T>(answers: impl IntoIterator<Item = Answer<T>>, results: impl IntoIterator<Item = T>) {
+    for (answer, result) in answers.into_iter().zip(results) {
+        // A caller that has gone needs no answer.
+        let _ = answer.send(Ok(result));
+    }
+}
+
+fn fail_each<T>(answers: impl IntoIterator<Item = Answer<T>>, error: &Error) {
+    for answer in answers {
+        // A caller that has gone needs no answer.
+        let _ = answer.send(Err(error.clone()));
+    }
+}
