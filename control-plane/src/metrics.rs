@@ -32,6 +32,7 @@ pub(crate) struct Metrics {
     pub(crate) revision: Gauge,
     pub(crate) rules: Gauge,
     pub(crate) guards: Gauge,
+    pub(crate) queues: Gauge,
     pub(crate) stale: Gauge,
     pub(crate) unaccepted: Gauge,
 }
@@ -104,6 +105,7 @@ impl Metrics {
             revision: gauge("damper_table_revision", "Revision of this replica's snapshot."),
             rules: gauge("damper_rules", "Rules in the snapshot."),
             guards: gauge("damper_guards", "Guards in the snapshot."),
+            queues: gauge("damper_queues", "Queues in the snapshot."),
             stale: gauge("damper_store_stale", "1 while the store does not answer."),
             unaccepted: gauge(
                 "damper_store_unaccepted",

@@ -1,9 +1,10 @@
-//! Filters of the list requests, for rules, guards and routes.
+//! Filters of the list requests, for rules, guards, queues and routes.
 
 use damper_proto::{convert, v1};
 use prost::Message as _;
 
 use crate::state::error::ApiError;
+use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 use crate::write::digest::Digest;
 
@@ -58,7 +59,17 @@ impl ListFilter {
         self.accepts(names, stats.mode) && (self.wire.owner.is_none() || owned())
     }
 
-    /// True if a resource is listed that has an id but no service names.
+    /// True if a resource of a change is listed, under any owner.
+    pub(crate) fn accepts_subject(&self, subject: &ResourceKey) -> bool {
+        match subject {
+            ResourceKey::Rule(pattern) | ResourceKey::Guard(pattern) | ResourceKey::Kill(pattern) => {
+                self.accepts(names(&pattern.into()), 0)
+            }
+            ResourceKey::Queue(name) => self.accepts_id(name),
+        }
+    }
+
+    /// True if a resource is listed that has an id or a name but no service names.
     pub(crate) fn accepts_id(&self, id: &str) -> bool {
         let v1::RuleFilter {
             caller_service,

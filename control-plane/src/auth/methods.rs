@@ -82,7 +82,7 @@ fn of_method(method: &Method) -> MethodPolicy {
         class: if method.is_write { RequestKind::Write } else { RequestKind::Read },
         long_request: method.client_streaming,
         long_answer: method.server_streaming,
-        is_client: method.level == Level::Agent,
+        is_client: method.level == Level::Agent && method.client_streaming,
         is_urgent: method.urgent,
     }
 }

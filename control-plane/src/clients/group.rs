@@ -131,7 +131,13 @@ impl ClientGroup {
             }
             ResourceKey::Guard(_) => (!self.knows_guards()).then_some(feature::GUARDS),
             ResourceKey::Kill(_) => (!self.knows_kills()).then_some(feature::KILL_SWITCH),
+            ResourceKey::Queue(_) => None,
         }
+    }
+
+    /// Returns true if an entry concerns the group; a queue concerns none.
+    pub(crate) fn is_concerned(&self, subject: &ResourceKey) -> bool {
+        subject.pattern().is_some_and(|pattern| self.matches(pattern))
     }
 
     /// Iterates over the features of this server's engine that the client lacks.

@@ -211,13 +211,13 @@ impl AckProgress {
 
 impl Refused {
     fn bytes(&self, subject: &ResourceKey) -> usize {
-        let names = v1::Pattern::from(subject.pattern()).encoded_len();
+        let names = subject.pattern().map_or(0, |pattern| v1::Pattern::from(pattern).encoded_len());
         size_of::<(ResourceKey, Self)>() + names + self.reason.len()
     }
 
     fn wire(&self, subject: &ResourceKey) -> v1::Refusal {
         v1::Refusal {
-            key: Some(subject.pattern().into()),
+            key: subject.pattern().map(Into::into),
             revision: self.revision,
             reason: self.reason.to_string(),
             guard: matches!(subject, ResourceKey::Guard(_)),
@@ -489,7 +489,7 @@ impl ClientSession {
 
 /// Returns true if an entry is in the snapshot and concerns the group.
 fn concerns(class: &ClientGroup, subject: &ResourceKey, view: &Snapshot) -> bool {
-    class.matches(subject.pattern()) && view.revision_of(subject).is_some()
+    class.is_concerned(subject) && view.revision_of(subject).is_some()
 }
 
 fn count(n: usize) -> u32 {

@@ -160,7 +160,7 @@ impl ConvergenceTracker {
 
     fn examine(&self, class: &ClientGroup, view: &Snapshot) -> RequiredAck {
         let mut asked = RequiredAck::Nothing;
-        for subject in self.subjects.iter().filter(|subject| class.matches(subject.pattern())) {
+        for subject in self.subjects.iter().filter(|subject| class.is_concerned(subject)) {
             asked = RequiredAck::ToHaveIt;
             if let Some(lacks) = class.lacks(subject, view) {
                 return RequiredAck::TooMuch(lacks);

@@ -147,7 +147,7 @@ fn difference(
     class: &ClientGroup,
     mut changed: BTreeSet<ResourceKey>,
 ) -> Option<(PushResponse, usize)> {
-    changed.retain(|subject| class.matches(subject.pattern()));
+    changed.retain(|subject| class.is_concerned(subject));
     if !class.knows_guards() {
         add_guarded_rules(view, class, &mut changed);
     }
@@ -160,8 +160,8 @@ fn difference(
                 None => put(&mut delta.removed, pattern.into()),
             },
             ResourceKey::Guard(_) if !class.knows_guards() => continue,
-            // Kills are sent with each response, always all of them.
-            ResourceKey::Kill(_) => continue,
+            // Kills are sent with each response, always all of them; queues are not sent.
+            ResourceKey::Kill(_) | ResourceKey::Queue(_) => continue,
             ResourceKey::Guard(pattern) => {
                 match view.guards().stored(pattern).and_then(|stored| sent(stored)) {
                     Some(guard) => put(&mut delta.changed_guards, guard),
@@ -185,7 +185,7 @@ fn add_guarded_rules(view: &Snapshot, class: &ClientGroup, changed: &mut BTreeSe
         .iter()
         .filter_map(|subject| match subject {
             ResourceKey::Guard(pattern) => Some(pattern.clone()),
-            ResourceKey::Rule(_) | ResourceKey::Kill(_) => None,
+            ResourceKey::Rule(_) | ResourceKey::Kill(_) | ResourceKey::Queue(_) => None,
         })
         .collect();
     if guards.is_empty() {

@@ -10,7 +10,9 @@ use damper_proto::v1;
 use damper_proto::v1::fleet_server::FleetServer;
 use damper_proto::v1::guards_server::GuardsServer;
 use damper_proto::v1::history_server::HistoryServer;
+use damper_proto::v1::jobs_server::JobsServer;
 use damper_proto::v1::kills_server::KillsServer;
+use damper_proto::v1::queues_server::QueuesServer;
 use damper_proto::v1::replicas_server::ReplicasServer;
 use damper_proto::v1::rules_server::RulesServer;
 use damper_proto::v1::tokens_server::TokensServer;
@@ -21,7 +23,9 @@ use tonic_health::server::HealthReporter;
 use crate::api::fleet::Fleet;
 use crate::api::guards::Guards;
 use crate::api::history::History;
+use crate::api::jobs::Jobs;
 use crate::api::kills::Kills;
+use crate::api::queues::Queues;
 use crate::api::response_stream::StreamLimits;
 use crate::api::rules::Rules;
 use crate::api::tokens::Tokens;
@@ -74,6 +78,8 @@ pub(super) fn routes(
     let history = HistoryServer::new(History::new(writes.clone(), cluster.clone(), streams))
         .max_decoding_message_size(most);
     let kills = KillsServer::new(Kills::new(writes.clone())).max_decoding_message_size(most);
+    let queues = QueuesServer::new(Queues::new(writes.clone())).max_decoding_message_size(most);
+    let jobs = JobsServer::new(Jobs).max_decoding_message_size(most);
     let tokens = TokensServer::new(Tokens::new(writes.clone(), cluster.access.clone()))
         .max_decoding_message_size(most);
     let replicas = ReplicasServer::new(Replicas::new(cluster.clone())).max_decoding_message_size(most);
@@ -90,6 +96,8 @@ pub(super) fn routes(
         .add_service(fleet)
         .add_service(history)
         .add_service(kills)
+        .add_service(queues)
+        .add_service(jobs)
         .add_service(tokens)
         .add_service(replicas)
         .add_service(health)
@@ -110,8 +118,8 @@ pub(super) fn routes(
 /// Sets the health of the server and of each service.
 pub(super) async fn report_health(reporter: &HealthReporter, status: ServingStatus) {
     use v1::{
-        distribution_server, fleet_server, guards_server, history_server, kills_server, rules_server,
-        tokens_server,
+        distribution_server, fleet_server, guards_server, history_server, jobs_server, kills_server,
+        queues_server, rules_server, tokens_server,
     };
     for service in [
         "",
@@ -121,6 +129,8 @@ pub(super) async fn report_health(reporter: &HealthReporter, status: ServingStat
         fleet_server::SERVICE_NAME,
         history_server::SERVICE_NAME,
         kills_server::SERVICE_NAME,
+        queues_server::SERVICE_NAME,
+        jobs_server::SERVICE_NAME,
         tokens_server::SERVICE_NAME,
     ] {
         reporter.set_service_status(service, status).await;

@@ -20,13 +20,14 @@ use crate::push::sessions::Sessions;
 use crate::state::State;
 use crate::state::exclusive::ExclusiveWorker;
 use crate::state::known_store::KnownStore;
-use crate::state::resource_key::{GUARDS, KILLS, RULES};
+use crate::state::resource_key::{GUARDS, KILLS, QUEUES, RULES};
 use crate::state::retention;
 use crate::state::snapshot::Snapshot;
 use crate::state::tokens::TOKENS;
 use crate::state::watcher::StoreWatcher;
 use crate::stats::Stats;
-use crate::write::{WriteLimits, Writes};
+use crate::write::queue_jobs::NoJobs;
+use crate::write::{MAX_QUEUES, WriteLimits, Writes};
 use crate::write::{held_kills, kill_expiry, token_expiry};
 use damper_net::limits::Limiter;
 use damper_net::tls::TlsReloader;
@@ -123,7 +124,12 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
     });
     let config = PeerConfig { peer_ca: settings.peer_ca.clone(), peer_name: settings.peer_name.clone() };
     let cluster = Arc::new(Cluster { fleet, peers: replicas, access, tls, config, stopping, ended });
-    let writes = Arc::new(Writes { fleet: cluster.fleet.clone(), limiter, limits: write_limits(&settings) });
+    let writes = Arc::new(Writes {
+        fleet: cluster.fleet.clone(),
+        limiter,
+        limits: write_limits(&settings),
+        jobs: Arc::new(NoJobs),
+    });
     spawn(&mut tasks, "kills", kill_expiry::run(writes.clone()));
     spawn(&mut tasks, "held kills", held_kills::run(writes.clone()));
     spawn(&mut tasks, "tokens", token_expiry::run(writes.clone()));
@@ -157,6 +163,7 @@ fn writer_config(settings: &ServerConfig) -> writer::WriterConfig {
         limit(GUARDS, settings.max_guards),
         limit(KILLS, MAX_KILLS),
         limit(TOKENS, settings.max_tokens),
+        limit(QUEUES, MAX_QUEUES),
     ];
     writer::WriterConfig { limits, ..Default::default() }
 }

@@ -1,4 +1,4 @@
-//! State of this replica: the snapshot of rules, guards, kills and tokens at one revision, the watcher of the
+//! State of this replica: the snapshot of rules, guards, queues, kills and tokens at one revision, the watcher of the
 //! store, and earlier revisions.
 
 pub(crate) mod edited;

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
-use crate::state::resource_key::{GUARDS, RULES, ResourceKey};
+use crate::state::resource_key::{GUARDS, QUEUES, RULES, ResourceKey};
 use crate::state::snapshot::Snapshot;
-use crate::state::stored::{StoredGuard, StoredRule};
+use crate::state::stored::{StoredGuard, StoredQueue, StoredRule};
 use damper_store::StoreContents;
 use damper_store::writer::EntriesView;
 
 impl Snapshot {
-    /// Returns a snapshot with the rules and guards of the entries. Parses only entries newer than this
+    /// Returns a snapshot with the rules, guards and queues of the entries. Parses only entries newer than this
     /// snapshot, so a change among 100,000 rules costs a comparison of revisions.
     pub(crate) fn at(&self, entries: &EntriesView<'_>) -> Self {
         let same_store = *self.epoch == *entries.epoch();
@@ -22,7 +22,7 @@ impl Snapshot {
         let mut now = if known { self.clone() } else { Self::empty(entries.epoch()) };
         let base = now.revision;
         let mut there = 0;
-        for (key, entry) in entries.iter().filter(|(key, _)| is_rule_or_guard(key)) {
+        for (key, entry) in entries.iter().filter(|(key, _)| is_of_a_set(key)) {
             there += 1;
             if (entry.revision > base || !known)
                 && let Some(subject) = ResourceKey::of_key(key)
@@ -30,31 +30,33 @@ impl Snapshot {
                 now.set(&subject, &entry.value, entry.revision, false);
             }
         }
-        if now.len() + now.guards.len() != there {
+        if now.len() + now.guards.len() + now.queues.size() != there {
             now.drop_all_but(entries);
         }
         now.revision = entries.head();
         now
     }
 
-    /// Returns the stored value of a rule or guard.
+    /// Returns the stored value of a rule, guard or queue.
     pub(crate) fn value_of(&self, subject: &ResourceKey) -> Option<Bytes> {
         match subject {
             ResourceKey::Rule(pattern) => Some(StoredRule::value(&self.stored(pattern)?.wire).into()),
             ResourceKey::Guard(pattern) => {
                 Some(StoredGuard::value(&self.guards.stored(pattern)?.wire).into())
             }
+            ResourceKey::Queue(name) => Some(StoredQueue::value(&self.queue(name)?.wire).into()),
             ResourceKey::Kill(_) => None,
         }
     }
 
-    /// Returns the owner of a rule or guard; empty: none.
+    /// Returns the owner of a rule, guard or queue; empty: none.
     pub(crate) fn owner_of(&self, subject: &ResourceKey) -> &str {
         match subject {
             ResourceKey::Rule(pattern) => self.stored(pattern).map_or("", |stored| &stored.wire.owner),
             ResourceKey::Guard(pattern) => {
                 self.guards.stored(pattern).map_or("", |stored| &stored.wire.owner)
             }
+            ResourceKey::Queue(name) => self.queue(name).map_or("", |stored| &stored.wire.owner),
             ResourceKey::Kill(_) => "",
         }
     }
@@ -67,16 +69,21 @@ impl Snapshot {
         let there: HashSet<&str> = entries.iter().map(|(key, _)| key).collect();
         let rules = self.rules.keys().cloned().map(ResourceKey::Rule);
         let guards = self.guards.iter().map(|stored| ResourceKey::Guard(stored.pattern.clone()));
-        let gone: Vec<ResourceKey> =
-            rules.chain(guards).filter(|subject| !there.contains(subject.key().as_str())).collect();
+        let queues = self.queues().map(|(name, _)| ResourceKey::Queue(name.clone()));
+        let gone: Vec<ResourceKey> = rules
+            .chain(guards)
+            .chain(queues)
+            .filter(|subject| !there.contains(subject.key().as_str()))
+            .collect();
         for subject in &gone {
             self.remove(subject);
         }
     }
 }
 
-fn is_rule_or_guard(key: &str) -> bool {
-    key.starts_with(RULES) || key.starts_with(GUARDS)
+/// True for the kinds that a set of changes contains.
+fn is_of_a_set(key: &str) -> bool {
+    [RULES, GUARDS, QUEUES].into_iter().any(|kind| key.starts_with(kind))
 }
 
 #[cfg(test)]

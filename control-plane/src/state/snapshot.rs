@@ -1,10 +1,10 @@
-//! Snapshot of all rules, guards, kills and tokens at one revision, with recent changes.
+//! Snapshot of all rules, guards, queues, kills and tokens at one revision, with recent changes.
 //!
 //! A snapshot is immutable and shares unchanged entries with its predecessor, so a change among 100,000 rules
 //! costs a few tree nodes. Entries are parsed once, when they are read. A stored rule that this version
 //! cannot read keeps its place: clients get it as off, because a wider rule must not silently replace it.
 //! Rules under an unreadable guard are off, because their ceilings are unknown. Recent changes are kept by
-//! revision, for resuming streams.
+//! revision, for resuming streams; queues are not among them, because clients do not receive queues.
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ use crate::state::held_kills::HeldKills;
 use crate::state::kills::KillTable;
 use crate::state::known_store::Unaccepted;
 use crate::state::resource_key::ResourceKey;
-use crate::state::stored::{StoredGuard, StoredRule};
+use crate::state::stored::{StoredGuard, StoredQueue, StoredRule};
 use crate::state::tokens::TokenTable;
 use damper_store::{Change, Position, StoreContents};
 
@@ -34,16 +34,18 @@ const REMEMBERED_PATTERNS: usize = 20_000;
 /// Reason why a rule is off that this server cannot read, or not limit as a guard requires.
 pub(crate) const UNREAD: &str = "unreadable by this control plane";
 
-/// All rules, guards, kills and tokens at one revision.
+/// All rules, guards, queues, kills and tokens at one revision.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
     pub(crate) epoch: Arc<str>,
     pub(crate) revision: u64,
     pub(crate) rules: RedBlackTreeMapSync<Pattern, Arc<StoredRule>>,
     pub(crate) guards: GuardTable,
+    /// By name.
+    pub(crate) queues: RedBlackTreeMapSync<String, Arc<StoredQueue>>,
     pub(crate) kills: KillTable,
     pub(crate) tokens: TokenTable,
-    /// Unreadable entries other than rules and guards, as stored.
+    /// Unreadable entries other than rules, guards and queues, as stored.
     pub(crate) others: RedBlackTreeMapSync<String, Bytes>,
     /// Id of the commit that made the revision; 0: unknown.
     commit: u64,
@@ -76,6 +78,7 @@ impl Snapshot {
         metrics.revision.set(self.revision() as f64);
         metrics.rules.set(self.len() as f64);
         metrics.guards.set(self.guards().len() as f64);
+        metrics.queues.set(self.queues.size() as f64);
         metrics.stale.set(if self.stale_since.is_some() { 1.0 } else { 0.0 });
         metrics.unaccepted.set(if self.unaccepted.is_some() { 1.0 } else { 0.0 });
     }
@@ -90,6 +93,7 @@ impl Snapshot {
             loaded: (state.revision, state.commit),
             rules: RedBlackTreeMapSync::new_sync(),
             guards: GuardTable::none(),
+            queues: RedBlackTreeMapSync::new_sync(),
             kills: KillTable::none(),
             tokens: TokenTable::none(),
             others: RedBlackTreeMapSync::new_sync(),
@@ -110,9 +114,8 @@ impl Snapshot {
         let mut subjects = Vec::with_capacity(change.edits.len());
         for edit in &change.edits {
             let all_read = self.guards.all_read();
-            let Some(subject) = self.follow(&edit.key, edit.value.as_ref(), change.revision, true) else {
-                continue;
-            };
+            let subject = self.follow(&edit.key, edit.value.as_ref(), change.revision, true);
+            let Some(subject) = subject.filter(|subject| subject.pattern().is_some()) else { continue };
             if let ResourceKey::Guard(guard) = &subject
                 && !(all_read && self.guards.all_read())
             {
@@ -142,6 +145,9 @@ impl Snapshot {
                 self.guards.put(Arc::new(StoredGuard::read(pattern, value, revision)));
             }
             ResourceKey::Kill(pattern) => self.kills.set(pattern, value, revision, arrived),
+            ResourceKey::Queue(name) => {
+                self.queues.insert_mut(name.clone(), Arc::new(StoredQueue::read(name, value, revision)));
+            }
         }
     }
 
@@ -152,6 +158,9 @@ impl Snapshot {
             }
             ResourceKey::Guard(pattern) => self.guards.remove(pattern),
             ResourceKey::Kill(pattern) => self.kills.remove(pattern),
+            ResourceKey::Queue(name) => {
+                self.queues.remove_mut(name);
+            }
         }
     }
 
@@ -186,9 +195,10 @@ impl Snapshot {
         Some(commit).filter(|commit| *commit != 0)
     }
 
-    /// Returns the number of rules, guards, kills and tokens.
+    /// Returns the number of rules, guards, queues, kills and tokens.
     pub(crate) fn entries(&self) -> usize {
-        self.rules.size() + self.guards.len() + self.kills.stored_count() + self.tokens.all().count()
+        let resources = self.rules.size() + self.guards.len() + self.queues.size();
+        resources + self.kills.stored_count() + self.tokens.all().count()
     }
 
     /// Returns the kills in force in their form for operators.
@@ -245,12 +255,32 @@ impl Snapshot {
         &self.tokens
     }
 
-    /// The revision of a rule, guard or kill.
+    /// All queues in the order of their names.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (&String, &Arc<StoredQueue>)> {
+        self.queues.iter()
+    }
+
+    /// The queue with this name.
+    pub(crate) fn queue(&self, name: &str) -> Option<&Arc<StoredQueue>> {
+        self.queues.get(name)
+    }
+
+    /// The queues behind a name, in order; `None` = all.
+    pub(crate) fn queues_behind<'a>(
+        &'a self,
+        name: Option<&'a str>,
+    ) -> impl Iterator<Item = &'a Arc<StoredQueue>> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        self.queues.range::<str, _>((name.map_or(Unbounded, Excluded), Unbounded)).map(|(_, stored)| stored)
+    }
+
+    /// The revision of a rule, guard, kill or queue.
     pub(crate) fn revision_of(&self, subject: &ResourceKey) -> Option<u64> {
         match subject {
             ResourceKey::Rule(pattern) => self.stored(pattern).map(|stored| stored.wire.revision),
             ResourceKey::Guard(pattern) => self.guards.stored(pattern).map(|stored| stored.wire.revision),
             ResourceKey::Kill(pattern) => self.kills.stored(pattern).map(|stored| stored.wire.revision),
+            ResourceKey::Queue(name) => self.queue(name).map(|stored| stored.wire.revision),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Stored rule and guard: the wire form, and the parsed form if this version can read it.
+//! Stored rule, guard and queue: the wire form, and the parsed form if this version can read it.
 //!
 //! Key and revision are the store's own and not part of the value. An unreadable entry keeps its place (see
 //! the snapshot) and is logged once.
@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use damper_core::job::Queue;
 use damper_core::{Faults, Guard, Pattern, Rule};
 use damper_proto::{convert, v1};
 use prost::Message;
@@ -31,6 +32,17 @@ pub(crate) struct StoredGuard {
     /// `None` if this version cannot read it.
     pub(crate) guard: Option<Arc<Guard>>,
     /// Stored value of an unreadable guard.
+    pub(crate) unread: Option<Bytes>,
+}
+
+/// Queue as stored.
+#[derive(Debug)]
+pub(crate) struct StoredQueue {
+    /// With revision, time and author of its change.
+    pub(crate) wire: v1::Queue,
+    /// `None` if this version cannot read it.
+    pub(crate) queue: Option<Arc<Queue>>,
+    /// Stored value of an unreadable queue.
     pub(crate) unread: Option<Bytes>,
 }
 
@@ -66,6 +78,29 @@ impl StoredGuard {
     /// Returns the value to store for a guard.
     pub(crate) fn value(guard: &v1::Guard) -> Vec<u8> {
         v1::Guard { revision: 0, ..guard.clone() }.encode_to_vec()
+    }
+}
+
+impl StoredQueue {
+    pub(crate) fn read(name: &str, value: &[u8], revision: u64) -> Self {
+        let of = |wire| v1::Queue { name: name.to_owned(), revision, ..wire };
+        let (wire, queue) = read(value, of, convert::queue);
+        let queue = queue.inspect_err(|problem| {
+            tracing::warn!(name, revision, %problem, "stored queue cannot be read; its jobs are held");
+        });
+        let queue = queue.ok();
+        let unread = queue.is_none().then(|| Bytes::copy_from_slice(value));
+        Self { wire, queue: queue.map(Arc::new), unread }
+    }
+
+    /// Returns the value to store for a queue.
+    pub(crate) fn value(queue: &v1::Queue) -> Vec<u8> {
+        v1::Queue { revision: 0, ..queue.clone() }.encode_to_vec()
+    }
+
+    /// Returns a queue without the fields that the server sets.
+    pub(crate) fn authored(queue: v1::Queue) -> v1::Queue {
+        v1::Queue { revision: 0, updated_at: None, updated_by: String::new(), ..queue }
     }
 }
 

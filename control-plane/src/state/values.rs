@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::state::kills::StoredKill;
 use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
-use crate::state::stored::{StoredGuard, StoredRule};
+use crate::state::stored::{StoredGuard, StoredQueue, StoredRule};
 use crate::state::tokens::{CLUSTER_KEY, StoredToken, token_key};
 use damper_store::{Edit, Entry};
 
@@ -20,6 +20,8 @@ impl Snapshot {
             .map(|(pattern, stored)| (ResourceKey::Rule(pattern.clone()), stored.value_kept()));
         let guards = self.guards.iter();
         let guards = guards.map(|stored| (ResourceKey::Guard(stored.pattern.clone()), stored.value_kept()));
+        let queues = self.queues();
+        let queues = queues.map(|(name, stored)| (ResourceKey::Queue(name.clone()), stored.value_kept()));
         let kill = |stored: &StoredKill| StoredKill::value(&stored.wire).into();
         let kills = self.kills.all();
         let kills = kills.map(move |stored| (ResourceKey::Kill(stored.kill.pattern().clone()), kill(stored)));
@@ -28,7 +30,8 @@ impl Snapshot {
         let key = self.tokens.cluster_key();
         let key = key.map(|key| (CLUSTER_KEY.to_owned(), Bytes::copy_from_slice(key.bytes())));
         let others = self.others.iter().map(|(key, value)| (key.clone(), value.clone()));
-        let subjects = rules.chain(guards).chain(kills).map(|(subject, value)| (subject.key(), value));
+        let subjects =
+            rules.chain(guards).chain(queues).chain(kills).map(|(subject, value)| (subject.key(), value));
         subjects.chain(tokens).chain(key).chain(others)
     }
 
@@ -67,6 +70,12 @@ impl StoredRule {
 }
 
 impl StoredGuard {
+    fn value_kept(&self) -> Bytes {
+        self.unread.clone().unwrap_or_else(|| Self::value(&self.wire).into())
+    }
+}
+
+impl StoredQueue {
     fn value_kept(&self) -> Bytes {
         self.unread.clone().unwrap_or_else(|| Self::value(&self.wire).into())
     }

@@ -117,7 +117,7 @@ fn may_raise(writes: &Writes, edits: &[ProposedEdit]) -> bool {
 /// True if no route needs to be looked up: the edit enforces no retries, or is not about a rule or guard.
 fn raises_nothing(edit: &ProposedEdit) -> bool {
     let Some(ResourceKey::Rule(_)) = ResourceKey::of_key(&edit.key) else {
-        return matches!(ResourceKey::of_key(&edit.key), None | Some(ResourceKey::Kill(_)));
+        return !matches!(ResourceKey::of_key(&edit.key), Some(ResourceKey::Guard(_)));
     };
     let rule = edit.value.as_ref().and_then(|value| v1::Rule::decode(value.clone()).ok());
     rule.and_then(|rule| rule.policy).is_some_and(|policy| policy.mode() != v1::Mode::Enforce)
@@ -126,7 +126,7 @@ fn raises_nothing(edit: &ProposedEdit) -> bool {
 fn check_edges(write: &ChainComparison<'_>) -> ChainCheck {
     let changed = write.edits.iter().filter_map(|edit| ResourceKey::of_key(&edit.key));
     let changed: Vec<ResourceKey> =
-        changed.filter(|subject| !matches!(subject, ResourceKey::Kill(_))).collect();
+        changed.filter(|subject| matches!(subject, ResourceKey::Rule(_) | ResourceKey::Guard(_))).collect();
     let affected = AffectedEdges::new(write.writes, &changed);
     if affected.0.is_empty() {
         return ChainCheck::default();
@@ -179,14 +179,15 @@ impl AffectedEdges {
     fn new(writes: &Writes, changed: &[ResourceKey]) -> Self {
         let mut affected = Self(HashMap::new());
         let many: HashMap<&Pattern, &ResourceKey> = if changed.len() > MAX_LINEAR_PATTERNS {
-            changed.iter().map(|subject| (subject.pattern(), subject)).collect()
+            changed.iter().filter_map(|subject| Some((subject.pattern()?, subject))).collect()
         } else {
             HashMap::new()
         };
         for route in writes.fleet.stats.keys() {
             let by = if many.is_empty() {
-                let matching = changed.iter().filter(|subject| subject.pattern().matches(&route));
-                matching.max_by_key(|subject| subject.pattern().exactness())
+                let patterns = changed.iter().filter_map(|subject| Some((subject.pattern()?, subject)));
+                let matching = patterns.filter(|(pattern, _)| pattern.matches(&route));
+                matching.max_by_key(|(pattern, _)| pattern.exactness()).map(|(_, subject)| subject)
             } else {
                 Pattern::candidates(&route).find_map(|pattern| many.get(&pattern).copied())
             };
@@ -212,7 +213,7 @@ impl AffectedEdges {
         let message = format!("{}, more than the limit of {limit}{}", words.0, words.1);
         let subject = self.cause(bound).unwrap_or_else(|| any.clone());
         let field = if matches!(subject, ResourceKey::Guard(_)) { "ceiling" } else { "policy" };
-        let finding = findings::finding(CHAIN_ABOVE_LIMIT, &subject.pattern().to_string(), field, message);
+        let finding = findings::finding(CHAIN_ABOVE_LIMIT, &subject.words(), field, message);
         (subject, finding)
     }
 

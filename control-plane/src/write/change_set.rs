@@ -1,4 +1,4 @@
-//! An atomic set of changes to rules and guards: checked, tried, written in one revision, and answered.
+//! An atomic set of changes to rules, guards and queues: checked, tried, written in one revision, and answered.
 //!
 //! An apply request contains its set; a rollback makes one from the history. Rules are checked against the
 //! guards as they are after the set, in any order of the two.
@@ -16,14 +16,15 @@ use crate::state::error::ApiError;
 use crate::state::guards::GuardTable;
 use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
-use crate::write::Writes;
 use crate::write::chain_limit::ChainCheck;
 use crate::write::findings;
 use crate::write::findings::{FindingList, Traffic};
 use crate::write::ownership;
+use crate::write::queue_jobs::check_deleted;
 use crate::write::reach::ReachSurvey;
 use crate::write::request::{check_expected, too_many};
-use crate::write::resource::{NewGuard, NewRule};
+use crate::write::resource::{NewGuard, NewQueue, NewRule};
+use crate::write::{MAX_QUEUES, Writes};
 
 /// The most results that are listed one by one.
 const MAX_RESULTS: usize = 1000;
@@ -37,35 +38,36 @@ pub(crate) struct ChangeSetResult {
     pub(crate) revision: u64,
     /// The result of each change, in the order of the set.
     pub(crate) changes: Vec<rule_result::Change>,
-    /// Rules and guards that were pruned.
+    /// Resources that were pruned.
     pub(crate) pruned: Vec<ResourceKey>,
     pub(crate) chain: ChainCheck,
     /// Owner named by the author of a single change; `None` if ownership was resolved before.
     pub(crate) author_owner: Option<String>,
 }
 
-/// A change of one rule or guard.
+/// A change of one rule, guard or queue.
 #[derive(Debug)]
 pub(crate) struct ResourceChange {
     pub(crate) subject: ResourceKey,
-    /// `None` deletes the rule or guard.
+    /// `None` deletes the resource.
     pub(crate) put: Option<Written>,
     pub(crate) expected: Option<u64>,
     /// Path in the request, for faults.
     pub(crate) path: String,
-    /// True if the rule or guard names its owner.
+    /// True if the resource names its owner.
     pub(crate) names_owner: bool,
 }
 
-/// A rule or guard that may be stored.
+/// A rule, guard or queue that may be stored.
 #[derive(Debug)]
 pub(crate) enum Written {
     Rule(Box<NewRule>),
     Guard(Box<NewGuard>),
+    Queue(Box<NewQueue>),
 }
 
 impl ChangeSet {
-    /// Returns the edits for the writer. An unchanged rule or guard keeps its stored value.
+    /// Returns the edits for the writer. An unchanged resource keeps its stored value.
     pub(crate) fn edits(
         &self,
         outcome: &[rule_result::Change],
@@ -112,6 +114,12 @@ impl ChangeSet {
         faults.or(())
     }
 
+    /// Errors if a deleted queue has jobs that have not ended.
+    pub(crate) fn check_deletions(&self, writes: &Writes, pruned: &[ResourceKey]) -> Result<(), ApiError> {
+        let deleted = self.0.iter().filter(|change| change.put.is_none()).map(|change| &change.subject);
+        check_deleted(&*writes.jobs, deleted.chain(pruned))
+    }
+
     /// Errors if the writer would reject the set: revisions that do not match, and limits.
     pub(crate) fn try_out(
         &self,
@@ -120,14 +128,15 @@ impl ChangeSet {
         outcome: &[rule_result::Change],
         pruned: &[ResourceKey],
     ) -> Result<(), ApiError> {
-        let before = (table.len(), table.guards().len());
-        let (mut rules, mut guards) = before;
+        let before = (table.len(), table.guards().len(), table.queues.size());
+        let (mut rules, mut guards, mut queues) = before;
         let deleted = pruned.iter().map(|subject| (subject, rule_result::Change::Deleted));
         let changes = self.0.iter().map(|change| &change.subject).zip(outcome.iter().copied());
         for (subject, outcome) in changes.chain(deleted) {
             let count = match subject {
                 ResourceKey::Rule(_) => &mut rules,
                 ResourceKey::Guard(_) => &mut guards,
+                ResourceKey::Queue(_) => &mut queues,
                 // A set contains no kills.
                 ResourceKey::Kill(_) => continue,
             };
@@ -143,6 +152,7 @@ impl ChangeSet {
         let limits = [
             (Limit::Rules, before.0, rules, writes.limits.max_rules),
             (Limit::Guards, before.1, guards, writes.limits.max_guards),
+            (Limit::Queues, before.2, queues, MAX_QUEUES),
         ];
         match limits.into_iter().find(|(_, before, after, most)| after > most && after > before) {
             Some((limit, _, after, most)) => Err(too_many(limit, after, most)),
@@ -150,7 +160,7 @@ impl ChangeSet {
         }
     }
 
-    /// Returns the result of each change, from the current revision of its rule or guard.
+    /// Returns the result of each change, from the current revision of its resource.
     pub(crate) fn outcome(&self, before: &Snapshot, committed: &Committed) -> Vec<rule_result::Change> {
         let revisions: HashMap<&str, Option<u64>> =
             committed.keys.iter().map(|(key, revision)| (key.as_str(), *revision)).collect();
@@ -168,13 +178,13 @@ impl ChangeSet {
         self.0.iter().map(outcome).collect()
     }
 
-    /// Returns the path of a rule or guard in the request; empty if it is not in the set.
+    /// Returns the path of a resource in the request; empty if it is not in the set.
     pub(crate) fn path_of(&self, subject: &ResourceKey) -> String {
         let change = self.0.iter().find(|change| change.subject == *subject);
         let part = match change.and_then(|change| change.put.as_ref()) {
             Some(Written::Rule(_)) => "policy",
             Some(Written::Guard(_)) => "ceiling",
-            None => "",
+            Some(Written::Queue(_)) | None => "",
         };
         let path = change.map_or("", |change| &change.path);
         [path, part].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".")
@@ -229,9 +239,10 @@ impl ChangeSet {
                 unlisted += 1;
                 continue;
             }
-            let reach = change.put.as_ref().map(|put| match put {
-                Written::Rule(written) => survey.reach(&written.rule),
-                Written::Guard(written) => survey.reach_of_guard(written.guard.pattern()),
+            let reach = change.put.as_ref().and_then(|put| match put {
+                Written::Rule(written) => Some(survey.reach(&written.rule)),
+                Written::Guard(written) => Some(survey.reach_of_guard(written.guard.pattern())),
+                Written::Queue(_) => None,
             });
             let mut found = chain.findings_of(&change.subject);
             let declared = author_owner.as_deref().filter(|_| *result != rule_result::Change::Unchanged);
@@ -245,23 +256,18 @@ impl ChangeSet {
                     found.extend(findings::of_guard(&written.guard, reach));
                     found.extend(cut_by.remove(written.guard.pattern()).unwrap_or_default());
                 }
+                (Some(Written::Queue(written)), _) => found.extend(findings::of_queue(&written.queue)),
                 _ => {}
             }
             response.results.push(v1::RuleResult {
-                key: Some(change.subject.pattern().into()),
-                change: (*result).into(),
                 reach,
                 findings: findings.take(found),
-                guard: matches!(change.subject, ResourceKey::Guard(_)),
+                ..result_of(&change.subject, *result)
             });
         }
         response.deleted += u32::try_from(pruned.len()).unwrap_or(u32::MAX);
-        response.results.extend(pruned.iter().take(MAX_RESULTS).map(|subject| v1::RuleResult {
-            key: Some(subject.pattern().into()),
-            change: rule_result::Change::Deleted.into(),
-            guard: matches!(subject, ResourceKey::Guard(_)),
-            ..Default::default()
-        }));
+        let deleted = |subject: &ResourceKey| result_of(subject, rule_result::Change::Deleted);
+        response.results.extend(pruned.iter().take(MAX_RESULTS).map(deleted));
         if let (Some(last), Some(rest)) = (response.results.last_mut(), findings.rest(unlisted)) {
             last.findings.push(rest);
         }
@@ -300,11 +306,24 @@ impl ChangeSet {
     }
 }
 
+/// Returns the result of a change without reach and findings.
+fn result_of(subject: &ResourceKey, change: rule_result::Change) -> v1::RuleResult {
+    let queue = if let ResourceKey::Queue(name) = subject { name.clone() } else { String::new() };
+    v1::RuleResult {
+        key: subject.pattern().map(Into::into),
+        change: change.into(),
+        guard: matches!(subject, ResourceKey::Guard(_)),
+        queue,
+        ..v1::RuleResult::default()
+    }
+}
+
 impl ResourceChange {
     pub(crate) fn put(written: Written, path: String) -> Self {
         let subject = match &written {
             Written::Rule(rule) => rule.subject(),
             Written::Guard(guard) => guard.subject(),
+            Written::Queue(queue) => queue.subject(),
         };
         Self { subject, put: Some(written), expected: None, path, names_owner: true }
     }
@@ -325,6 +344,7 @@ impl ResourceChange {
             let new = || match written {
                 Written::Rule(rule) => rule.value(table, author, at),
                 Written::Guard(guard) => guard.value(table, author, at),
+                Written::Queue(queue) => queue.value(table, author, at),
             };
             stays().unwrap_or_else(new)
         });

@@ -1,5 +1,5 @@
-//! The owner in whose name a set is applied, and the resulting limits: rules and guards of other owners are
-//! only changed or deleted with `take_over`, and `prune` selects what is deleted without being in the set.
+//! The owner in whose name a set is applied, and the resulting limits: resources of other owners are only
+//! changed or deleted with `take_over`, and `prune` selects what is deleted without being in the set.
 //!
 //! The decision is made twice: on the snapshot of this replica for dry runs and faults, and by the writer on
 //! the current entries (see [`EditPlanner`]). The store may change between the two; only the second decision
@@ -113,7 +113,9 @@ impl OwnershipClaim {
             table.iter().map(|(pattern, stored)| (ResourceKey::Rule(pattern.clone()), &stored.wire.owner));
         let guards = table.guards().iter();
         let guards = guards.map(|stored| (ResourceKey::Guard(stored.pattern.clone()), &stored.wire.owner));
-        let all = rules.chain(guards);
+        let queues = table.queues();
+        let queues = queues.map(|(name, stored)| (ResourceKey::Queue(name.clone()), &stored.wire.owner));
+        let all = rules.chain(guards).chain(queues);
         match self.prune {
             v1::Prune::Unspecified => Box::new(std::iter::empty()),
             v1::Prune::Everything => Box::new(all.map(|(subject, _)| subject)),
@@ -160,6 +162,7 @@ impl Written {
         match self {
             Self::Rule(rule) => &rule.wire.owner,
             Self::Guard(guard) => &guard.wire.owner,
+            Self::Queue(queue) => &queue.wire.owner,
         }
     }
 
@@ -168,6 +171,7 @@ impl Written {
         match self {
             Self::Rule(rule) => rule.unchanged(table).is_some(),
             Self::Guard(guard) => guard.unchanged(table).is_some(),
+            Self::Queue(queue) => queue.unchanged(table).is_some(),
         }
     }
 
@@ -182,6 +186,10 @@ impl Written {
                 let stored = table.guards().stored(written.guard.pattern());
                 let stored = stored.and_then(|stored| stored.guard.as_ref());
                 stored.is_some_and(|stored| stored.ceiling() == written.guard.ceiling())
+            }
+            Self::Queue(written) => {
+                let stored = table.queue(written.queue.name()).and_then(|stored| stored.queue.as_ref());
+                stored.is_some_and(|stored| stored.settings() == written.queue.settings())
             }
         }
     }

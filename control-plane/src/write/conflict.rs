@@ -46,18 +46,21 @@ fn of_subject(
     wanted: Option<&ResourceChange>,
 ) -> Vec<v1::Conflict> {
     let guard = matches!(subject, ResourceKey::Guard(_));
+    let queue = if let ResourceKey::Queue(name) = subject { name.as_str() } else { "" };
     let owner = current.map_or("", Current::owner);
     let conflict = |field: String, current: String, wanted: String| v1::Conflict {
         guard,
-        key: Some(subject.pattern().into()),
+        key: subject.pattern().map(Into::into),
         owner: owner.to_owned(),
         field,
         current,
         wanted,
+        queue: queue.to_owned(),
     };
     let are = match current {
         Some(Current::Rule(rule)) => Settings::of_rule(rule),
         Some(Current::Guard(guard)) => Settings::of_guard(guard),
+        Some(Current::Queue(queue)) => Settings::of_queue(queue),
         Some(Current::Kill(_)) | None => Ok(Settings::none()),
     };
     let Ok(are) = are else {
@@ -65,10 +68,11 @@ fn of_subject(
         return vec![conflict(whole.to_owned(), UNREADABLE.to_owned(), String::new())];
     };
     let put = wanted.and_then(|change| change.put.as_ref());
-    // A parsed rule or guard has settings.
+    // A parsed resource has settings.
     let wants = put.and_then(|put| match put {
         Written::Rule(rule) => Settings::of_rule(&rule.wire).ok(),
         Written::Guard(guard) => Settings::of_guard(&guard.wire).ok(),
+        Written::Queue(queue) => Settings::of_queue(&queue.wire).ok(),
     });
     // The author wrote no owner; the set's owner is implied.
     let implied = put.is_some() && wanted.is_some_and(|change| !change.names_owner);

@@ -1,4 +1,4 @@
-//! Findings about rules and guards at the time of writing, and the check against guards.
+//! Findings about rules, guards and queues at the time of writing, and the check against guards.
 //!
 //! The engine provides most findings ([`lint`](damper_core::lint)). The others depend on guards, clients and
 //! traffic. Findings along the chain are in [`chain_limit`](crate::write::chain_limit).
@@ -13,6 +13,7 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
+use damper_core::job::Queue;
 use damper_core::lint::codes::{self, FindingCode};
 use damper_core::lint::{self, Severity};
 use damper_core::{Faults, Guard, Mode, Pattern, Rule};
@@ -120,6 +121,12 @@ pub(crate) fn of_guard(guard: &Guard, reach: &v1::RuleReach) -> impl Iterator<It
     lacking.into_iter().chain(from_lint)
 }
 
+/// Returns all findings about a queue at the time of writing.
+pub(crate) fn of_queue(queue: &Queue) -> impl Iterator<Item = v1::Finding> + use<> {
+    let subject = queue.name().to_owned();
+    lint::queue_findings(queue).into_iter().map(move |found| to_wire(&subject, found))
+}
+
 fn lacking(subject: &str, reach: &v1::RuleReach, so: &str) -> Option<v1::Finding> {
     let v1::RuleReach { clients, clients_lacking_features: lacking, .. } = reach;
     let message = format!("{lacking} of {clients} clients lack a feature that it needs; {so}");
@@ -157,15 +164,15 @@ impl FindingList {
         taken
     }
 
-    /// Returns the number of omitted findings, `None` if 0. `unchecked` is the number of rules and guards
-    /// without a check.
+    /// Returns the number of omitted findings, `None` if 0. `unchecked` is the number of resources without a
+    /// check.
     pub(crate) fn rest(&self, unchecked: usize) -> Option<v1::Finding> {
         let message = match (self.omitted, unchecked) {
             (0, 0) => return None,
             (omitted, 0) => format!("and {omitted} more findings"),
-            (0, unchecked) => format!("{unchecked} more rules or guards, not checked for findings"),
+            (0, unchecked) => format!("{unchecked} more resources, not checked for findings"),
             (omitted, unchecked) => {
-                format!("and {omitted} more findings; {unchecked} more rules or guards, not checked for them")
+                format!("and {omitted} more findings; {unchecked} more resources, not checked for them")
             }
         };
         Some(finding(codes::MORE_FINDINGS, "", "", message))

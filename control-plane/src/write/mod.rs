@@ -11,6 +11,7 @@ pub(crate) mod findings;
 pub(crate) mod held_kills;
 pub(crate) mod kill_expiry;
 pub(crate) mod ownership;
+pub(crate) mod queue_jobs;
 pub(crate) mod reach;
 pub(crate) mod removal;
 pub(crate) mod request;
@@ -23,13 +24,19 @@ use std::sync::Arc;
 use damper_net::limits::Limiter;
 
 use crate::push::fleet_state::FleetState;
+use crate::write::queue_jobs::QueueJobs;
 
 /// The context of a write.
 pub(crate) struct Writes {
     pub(crate) fleet: Arc<FleetState>,
     pub(crate) limiter: Limiter,
     pub(crate) limits: WriteLimits,
+    /// Jobs of the queues.
+    pub(crate) jobs: Arc<dyn QueueJobs>,
 }
+
+/// The most queues.
+pub(crate) const MAX_QUEUES: usize = 1_000;
 
 /// Limits of the stored resources.
 #[derive(Clone, Debug)]

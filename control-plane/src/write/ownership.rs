@@ -1,4 +1,4 @@
-//! The finding about a single change of a rule or guard that another owner's set contains.
+//! The finding about a single change of a rule, guard or queue that another owner's set contains.
 //!
 //! A set that would change the rules of another owner is rejected. A single change is accepted, because an
 //! operator must be able to act in an incident. The next set of the owner undoes the change, so its author
@@ -12,15 +12,15 @@ use crate::state::snapshot::Snapshot;
 use crate::write::findings;
 
 /// Returns the finding if the subject has an owner and the author names none or another. The owner field of
-/// the new rule or guard does not count: writing back what was read repeats it unintentionally.
+/// the new resource does not count: writing back what was read repeats it unintentionally.
 pub(crate) fn finding(table: &Snapshot, subject: &ResourceKey, declared: &str) -> Option<v1::Finding> {
     let owner = table.owner_of(subject);
     if owner.is_empty() || owner == declared {
         return None;
     }
-    let kind = if matches!(subject, ResourceKey::Guard(_)) { "guard" } else { "rule" };
     let message = format!(
-        "the {kind} is in the set of {owner}: the next `damper apply --owner {owner}` undoes this change"
+        "the {} is in the set of {owner}: the next `damper apply --owner {owner}` undoes this change",
+        subject.kind()
     );
-    Some(findings::finding(codes::OWNED_BY_ANOTHER, &subject.pattern().to_string(), "owner", message))
+    Some(findings::finding(codes::OWNED_BY_ANOTHER, &subject.words(), "owner", message))
 }

@@ -1,9 +1,9 @@
-//! Deletes one rule or guard, the same for both.
+//! Deletes one rule, guard or queue, the same for all.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use damper_core::{Faults, Pattern};
+use damper_core::Faults;
 use damper_proto::v1;
 use damper_store::writer::ProposedEdit;
 
@@ -12,8 +12,9 @@ use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 use crate::write::Writes;
 use crate::write::amplification::AmplificationChange;
+use crate::write::queue_jobs::check_deleted;
 use crate::write::request::{
-    CompletedWrite, WriteRequest, all_or, check_expected, check_options, read_key, stored_answer, write,
+    CompletedWrite, WriteRequest, all_or, check_expected, check_options, stored_answer, write,
 };
 use crate::write::single::Effects;
 
@@ -21,21 +22,20 @@ use crate::write::single::Effects;
 pub(crate) struct DeletionResult {
     pub(crate) revision: u64,
     pub(crate) findings: Vec<v1::Finding>,
-    /// The change of the amplification; `None` for a guard.
+    /// The change of the amplification; `None` if the deletion is not of a rule.
     pub(crate) amplified: Option<AmplificationChange>,
 }
 
-/// Deletes the rule or guard with this key, depending on `kind`.
+/// Deletes the resource with this key, which was read from the request.
 pub(crate) async fn remove(
     writes: &Arc<Writes>,
     asked: &WriteRequest,
-    key: Option<&v1::Pattern>,
+    key: Result<ResourceKey, Faults>,
     expected: Option<u64>,
-    kind: fn(Pattern) -> ResourceKey,
 ) -> Result<DeletionResult, ApiError> {
     let mut faults = Faults::none();
     check_options("options", &asked.options, &mut faults);
-    let subject = kind(all_or(read_key("key", key).map_err(ApiError::Faults), faults)?);
+    let subject = all_or(key.map_err(ApiError::Faults), faults)?;
     asked.permit([&subject])?;
     let deletion = Deletion { writes, asked, subject, expected };
     if let Some(first) = stored_answer(writes, asked).await? {
@@ -57,6 +57,7 @@ impl Deletion<'_> {
         let table = writes.fleet.table();
         let effects = self.effects(&table).await?;
         effects.chain.permit(&asked.options, |_| "key".to_owned()).map_err(ApiError::Faults)?;
+        check_deleted(&*writes.jobs, [subject])?;
         if asked.options.validate_only {
             check_expected(&table, subject, *expected)?;
             table.revision_of(subject).ok_or_else(|| self.missing())?;

@@ -1,4 +1,4 @@
-//! Reads the requests of the admin API and commits writes, the same for rules and guards.
+//! Reads the requests of the admin API and commits writes, the same for rules, guards and queues.
 //!
 //! Input is parsed into the engine's types first, with all its faults. A write is proposed to the writer and
 //! answered once the snapshot of this replica shows it.
@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use damper_core::{Faults, Pattern};
+use damper_core::{Faults, Pattern, job};
 use damper_net::connection::ConnectionInfo;
 use damper_net::limits::Limit;
 use damper_proto::{convert, v1};
@@ -40,6 +40,13 @@ pub(crate) fn read_key(path: &str, key: Option<&v1::Pattern>) -> Result<Pattern,
         faults.nest(path, inner);
         faults
     })
+}
+
+/// Reads the name of a queue.
+pub(crate) fn read_queue_name(path: &str, name: &str) -> Result<ResourceKey, Faults> {
+    let mut faults = Faults::none();
+    job::check_queue_name(path, name, &mut faults);
+    faults.or(ResourceKey::Queue(name.to_owned()))
 }
 
 /// The most additional keys that one request may name.
@@ -209,8 +216,7 @@ impl WriteRequest {
         if is_everything { self.by.caller.permit_everything("what is not in the set") } else { Ok(()) }
     }
 
-    /// Checks keys of the store. Other keys than those of rules, guards and kills are only written by methods
-    /// that require the role admin.
+    /// Checks keys of the store. Keys of other kinds are only written by methods that require the role admin.
     fn permit_keys<'k>(&self, keys: impl IntoIterator<Item = &'k str>) -> Result<(), ApiError> {
         if matches!(self.by.caller, Caller::AuthDisabled) {
             return Ok(());
@@ -219,7 +225,7 @@ impl WriteRequest {
         self.permit(&subjects)
     }
 
-    /// Logs a change of rules and guards. Writes of kills and tokens have log lines of their own.
+    /// Logs a change of rules, guards and queues. Writes of kills and tokens have log lines of their own.
     fn log(&self, first: Option<(ResourceKey, bool)>, others: usize, revision: u64) {
         let Some((first, is_removed)) = first else { return };
         let v1::WriteOptions { author, reason, .. } = &self.options;
@@ -282,11 +288,11 @@ pub(crate) async fn commit(
     if let Some(planner) = proposal.planner.take() {
         proposal.planner = Some(Arc::new(AuthorizedEdits { planner, asked: asked.clone() }));
     }
-    let mut rules_and_guards = proposal.edits.iter().filter_map(|edit| {
+    let mut resources = proposal.edits.iter().filter_map(|edit| {
         let subject = ResourceKey::of_key(&edit.key)?;
         (!matches!(subject, ResourceKey::Kill(_))).then_some((subject, edit.value.is_none()))
     });
-    let (first, others) = (rules_and_guards.next(), rules_and_guards.count());
+    let (first, others) = (resources.next(), resources.count());
     let committed = match writes.fleet.state.writer.propose_within(asked.taken_within, proposal).await {
         Err(ProposeError::PlannerRejected { entries }) => {
             asked.permit_keys(entries.iter().map(|(key, _)| key.as_str()))?;
@@ -381,7 +387,7 @@ pub(crate) fn check_expected(
     Err(ApiError::Conflict { subject: subject.to_string(), current: Current::stored(table, subject) })
 }
 
-/// Returns the error for more rules or guards than the limit allows.
+/// Returns the error for more resources of a kind than the limit allows.
 pub(crate) fn too_many(limit: Limit, count: usize, most: usize) -> ApiError {
     let what = limit.name();
     ApiError::too_large(limit, format!("{count} {what} exceed the limit of {most}"))

@@ -1,7 +1,8 @@
-//! Rules and guards of write requests: all fields of the author, none that the server sets.
+//! Rules, guards and queues of write requests: all fields of the author, none that the server sets.
 
 use std::time::SystemTime;
 
+use damper_core::job::Queue;
 use damper_core::{Guard, Rule};
 use damper_net::limits::Limit;
 use damper_proto::{convert, v1};
@@ -10,9 +11,9 @@ use prost::Message as _;
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
-use crate::state::stored::{StoredGuard, StoredRule};
+use crate::state::stored::{StoredGuard, StoredQueue, StoredRule};
 
-/// Largest encoded rule or guard.
+/// Largest encoded rule, guard or queue.
 const MAX_ENTRY_BYTES: usize = 64 << 10;
 
 /// A rule that may be stored, checked on its own.
@@ -27,6 +28,13 @@ pub(crate) struct NewRule {
 pub(crate) struct NewGuard {
     pub(crate) guard: Guard,
     pub(crate) wire: v1::Guard,
+}
+
+/// A queue that may be stored, checked on its own.
+#[derive(Debug)]
+pub(crate) struct NewQueue {
+    pub(crate) queue: Queue,
+    pub(crate) wire: v1::Queue,
 }
 
 impl NewRule {
@@ -98,6 +106,33 @@ impl NewGuard {
     /// Returns the guard as a snapshot would contain it.
     pub(crate) fn stored(&self) -> StoredGuard {
         StoredGuard::tried(self.guard.clone(), self.wire.clone())
+    }
+}
+
+impl NewQueue {
+    /// Reads a required queue.
+    pub(crate) fn read(path: &str, queue: Option<v1::Queue>) -> Result<Self, ApiError> {
+        let Some(wire) = queue else { return Err(ApiError::fault(path, "is required")) };
+        let queue = convert::queue(&wire).map_err(|faults| ApiError::at(path, faults))?;
+        check_size(path, "queue", wire.encoded_len())?;
+        Ok(Self { queue, wire: StoredQueue::authored(wire) })
+    }
+
+    pub(crate) fn subject(&self) -> ResourceKey {
+        ResourceKey::Queue(self.queue.name().to_owned())
+    }
+
+    /// Returns the stored queue if it is the same.
+    pub(crate) fn unchanged<'a>(&self, table: &'a Snapshot) -> Option<&'a v1::Queue> {
+        let stored = &table.queue(self.queue.name())?.wire;
+        (StoredQueue::authored(stored.clone()) == self.wire).then_some(stored)
+    }
+
+    /// Returns the value to store. An identical queue keeps its stored bytes.
+    pub(crate) fn value(&self, table: &Snapshot, author: &str, at: SystemTime) -> bytes::Bytes {
+        let new =
+            || v1::Queue { updated_at: Some(at.into()), updated_by: author.to_owned(), ..self.wire.clone() };
+        self.unchanged(table).map_or_else(|| StoredQueue::value(&new()), StoredQueue::value).into()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Writes one rule or guard, with the same steps for both.
+//! Writes one rule, guard or queue, with the same steps for all.
 //!
 //! The steps: try, check along the chain, authorize, write, answer. A repeated request gets its stored
 //! answer. The callers differ only in what may be put and in the response.
@@ -20,14 +20,14 @@ use crate::write::findings;
 use crate::write::ownership;
 use crate::write::request::{CompletedWrite, WriteRequest, stored_answer, write};
 
-/// A rule or guard to be stored.
+/// A rule, guard or queue to be stored.
 pub(crate) trait SingleWrite {
     fn subject(&self) -> ResourceKey;
     /// True if the snapshot does not contain exactly this value.
     fn changes(&self, table: &Snapshot) -> bool;
     /// Returns the value to store.
     fn value(&self, table: &Snapshot, author: &str, at: SystemTime) -> bytes::Bytes;
-    /// Errors if the rule or guard may not be put.
+    /// Errors if the resource may not be put.
     fn permit(
         &self,
         before: &Snapshot,
@@ -36,7 +36,7 @@ pub(crate) trait SingleWrite {
     ) -> Result<(), ApiError>;
 }
 
-/// The result of a put, with its effects beyond the rule or guard itself.
+/// The result of a put, with its effects beyond the resource itself.
 pub(crate) enum SingleWriteResult {
     /// A dry run over this snapshot.
     Tried(Arc<Snapshot>, Effects),
@@ -44,12 +44,12 @@ pub(crate) enum SingleWriteResult {
     Written(CompletedWrite, Effects),
 }
 
-/// The effects of a write beyond the rule or guard itself.
+/// The effects of a write beyond the resource itself.
 pub(crate) struct Effects {
     owned_by_another: Option<v1::Finding>,
     displaces: Option<v1::Finding>,
     pub(crate) chain: ChainCheck,
-    /// The change of the amplification; `None` for a guard.
+    /// The change of the amplification; `None` if the write is not about a rule.
     pub(crate) amplified: Option<AmplificationChange>,
 }
 
@@ -94,7 +94,7 @@ pub(crate) async fn check(writes: &Arc<Writes>, wanted: &impl SingleWrite) -> Re
     Ok(effects)
 }
 
-/// Puts the rule or guard, or tries to.
+/// Puts the resource, or tries to.
 pub(crate) async fn put(
     writes: &Arc<Writes>,
     asked: &WriteRequest,

@@ -155,6 +155,8 @@ pub enum Limit {
     Kills,
     /// Stored tokens.
     Tokens,
+    /// Stored queues.
+    Queues,
     /// Reads of one identity per second.
     Reads,
     /// Writes of one identity per second.
@@ -183,7 +185,7 @@ pub enum Limit {
 
 impl Limit {
     /// Every limit, in the order of declaration.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::FirstByte,
         Self::Handshake,
         Self::RequestHead,
@@ -199,6 +201,7 @@ impl Limit {
         Self::Guards,
         Self::Kills,
         Self::Tokens,
+        Self::Queues,
         Self::Reads,
         Self::Writes,
         Self::WrittenBytes,
@@ -232,6 +235,7 @@ impl Limit {
             Self::Guards => "guards",
             Self::Kills => "kills",
             Self::Tokens => "tokens",
+            Self::Queues => "queues",
             Self::Reads => "reads",
             Self::Writes => "writes",
             Self::WrittenBytes => "written_bytes",

@@ -9,7 +9,7 @@ use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
 use crate::write::Writes;
 use crate::write::removal::{DeletionResult, remove};
-use crate::write::request::WriteRequest;
+use crate::write::request::{WriteRequest, read_key};
 
 pub(crate) async fn delete(
     writes: &Arc<Writes>,
@@ -17,7 +17,8 @@ pub(crate) async fn delete(
 ) -> Result<v1::DeleteGuardResponse, ApiError> {
     let (asked, request) = WriteRequest::read("delete guard", request, |request| request.options.take());
     let v1::DeleteGuardRequest { key, expected_revision, options: _ } = request;
-    let removed = remove(writes, &asked, key.as_ref(), expected_revision, ResourceKey::Guard).await?;
+    let key = read_key("key", key.as_ref()).map(ResourceKey::Guard);
+    let removed = remove(writes, &asked, key, expected_revision).await?;
     let DeletionResult { revision, findings, amplified: _ } = removed;
     Ok(v1::DeleteGuardResponse { revision, findings })
 }

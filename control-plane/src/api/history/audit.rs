@@ -1,5 +1,5 @@
-//! Streams the audit log: every change that passes a filter, the oldest first, with one message per rule or
-//! guard.
+//! Streams the audit log: every change that passes a filter, the oldest first, with one message per
+//! changed object.
 //!
 //! It ends at the revision that is the newest at its start. The reader sets the pace: at most one page of
 //! changes is in memory. A page can have some MiB, so the number of audit logs and exports is limited.

@@ -1,11 +1,11 @@
-//! Lists the rules and guards that differ between two revisions, in pages.
+//! Lists the rules, guards and queues that differ between two revisions, in pages.
 //!
 //! A page token contains the later revision, so that pages are consistent even if the request omits it.
 
 use damper_proto::v1;
 use prost::Message as _;
 
-use crate::api::filter::{ListFilter, names};
+use crate::api::filter::ListFilter;
 use crate::api::history::object;
 use crate::api::page;
 use crate::state::error::ApiError;
@@ -31,7 +31,7 @@ pub(crate) async fn diff(
     };
     history::table_at(&writes.fleet.state, "from_revision", from).await?;
     history::table_at(&writes.fleet.state, "to_revision", to).await?;
-    let wanted = |subject: &ResourceKey| filter.accepts(names(&subject.pattern().into()), 0);
+    let wanted = |subject: &ResourceKey| filter.accepts_subject(subject);
     let touched = history::touched(&*writes.fleet.state.store, from.min(to), from.max(to), wanted).await?;
     let differing = touched.into_iter().filter_map(|(subject, touched)| {
         let change = between(&subject, touched, from > to)?;
@@ -51,7 +51,7 @@ pub(crate) async fn diff(
     })
 }
 
-/// Returns the difference of a rule or guard; `None` if there is none.
+/// Returns the difference of a resource; `None` if there is none.
 fn between(
     subject: &ResourceKey,
     KeyHistory { before, after }: KeyHistory,

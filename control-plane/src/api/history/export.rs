@@ -1,9 +1,9 @@
-//! Streams all rules and guards of one revision in the order of their keys, without the fields that the
+//! Streams all rules, guards and queues of one revision in the order of their keys, without the fields that the
 //! server sets.
 //!
-//! An export is a backup, so it must be complete: an unreadable rule or guard is an error, since an import
-//! would lose it. Order and contents depend only on the rules and guards: two stores with the same ones
-//! export the same bytes.
+//! An export is a backup, so it must be complete: an unreadable one is an error, since an import would lose
+//! it. Order and contents depend only on what is exported: two stores with the same resources export the
+//! same bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use crate::state::history;
 use crate::state::history::KeyHistory;
 use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
-use crate::state::stored::{StoredGuard, StoredRule};
+use crate::state::stored::{StoredGuard, StoredQueue, StoredRule};
 use crate::write::Writes;
 
 /// A message ends with the first object beyond this size. An object has at most 64 KiB.
 const MESSAGE_BYTES: usize = 64 << 10;
 /// Messages buffered for a reader.
 const AHEAD: usize = 1;
-/// The most unreadable rules and guards that an error lists.
+/// The most unreadable resources that an error lists.
 const MAX_LISTED: usize = 10;
 
 pub(crate) async fn open(
@@ -72,21 +72,22 @@ pub(crate) fn place<T>(writes: &Writes, request: &Request<T>) -> Result<Opened, 
     Ok(writes.limiter.export(&who)?)
 }
 
-/// A rule or guard from the snapshot or from the history.
+/// A resource from the snapshot or from the history.
 enum ExportedResource {
     Rule(Arc<StoredRule>),
     Guard(Arc<StoredGuard>),
+    Queue(Arc<StoredQueue>),
     Entry(Entry),
 }
 
 fn is_exported(subject: &ResourceKey) -> bool {
     match subject {
-        ResourceKey::Rule(_) | ResourceKey::Guard(_) => true,
+        ResourceKey::Rule(_) | ResourceKey::Guard(_) | ResourceKey::Queue(_) => true,
         ResourceKey::Kill(_) => false,
     }
 }
 
-/// Returns the rules and guards before the later changes.
+/// Returns the rules, guards and queues before the later changes.
 fn objects(
     table: &Snapshot,
     since: BTreeMap<ResourceKey, KeyHistory>,
@@ -98,7 +99,10 @@ fn objects(
     let guards = table.guards().iter();
     let guards = guards
         .map(|stored| (ResourceKey::Guard(stored.pattern.clone()), ExportedResource::Guard(stored.clone())));
-    let mut objects: BTreeMap<ResourceKey, ExportedResource> = rules.chain(guards).collect();
+    let queues = table.queues();
+    let queues = queues
+        .map(|(name, stored)| (ResourceKey::Queue(name.clone()), ExportedResource::Queue(stored.clone())));
+    let mut objects: BTreeMap<ResourceKey, ExportedResource> = rules.chain(guards).chain(queues).collect();
     for (subject, KeyHistory { before, .. }) in since {
         match before {
             Some(entry) => objects.insert(subject, ExportedResource::Entry(entry)),
@@ -108,7 +112,7 @@ fn objects(
     objects
 }
 
-/// Errors if a rule or guard is unreadable.
+/// Errors if a resource is unreadable.
 fn check(objects: &BTreeMap<ResourceKey, ExportedResource>) -> Result<(), ApiError> {
     let mut broken = objects.iter().filter(|(subject, kept)| !is_read(subject, kept)).peekable();
     if broken.peek().is_none() {
@@ -131,9 +135,11 @@ fn is_read(subject: &ResourceKey, kept: &ExportedResource) -> bool {
     match kept {
         ExportedResource::Rule(stored) => stored.rule.is_some(),
         ExportedResource::Guard(stored) => stored.guard.is_some(),
+        ExportedResource::Queue(stored) => stored.queue.is_some(),
         ExportedResource::Entry(entry) => match Current::read(subject, entry.clone()) {
             Some(Current::Rule(rule)) => convert::rule(&rule).is_ok(),
             Some(Current::Guard(guard)) => convert::guard(&guard).is_ok(),
+            Some(Current::Queue(queue)) => convert::queue(&queue).is_ok(),
             Some(Current::Kill(_)) | None => false,
         },
     }
@@ -166,7 +172,7 @@ async fn send(
     Ok(())
 }
 
-/// Returns the rule or guard without the fields that the server sets.
+/// Returns the resource without the fields that the server sets.
 fn object(subject: &ResourceKey, kept: &ExportedResource) -> Option<v1::Object> {
     use v1::object::Kind;
     let of_rule = |rule: v1::Rule| {
@@ -177,12 +183,15 @@ fn object(subject: &ResourceKey, kept: &ExportedResource) -> Option<v1::Object> 
         let v1::Guard { key, ceiling, owner, .. } = guard;
         Kind::Guard(v1::Guard { key, ceiling, owner, ..Default::default() })
     };
+    let of_queue = |queue: v1::Queue| Kind::Queue(StoredQueue::authored(queue));
     let kind = match kept {
         ExportedResource::Rule(stored) => of_rule(stored.wire.clone()),
         ExportedResource::Guard(stored) => of_guard(stored.wire.clone()),
+        ExportedResource::Queue(stored) => of_queue(stored.wire.clone()),
         ExportedResource::Entry(entry) => match Current::read(subject, entry.clone())? {
             Current::Rule(rule) => of_rule(*rule),
             Current::Guard(guard) => of_guard(*guard),
+            Current::Queue(queue) => of_queue(*queue),
             Current::Kill(_) => return None,
         },
     };

@@ -8,7 +8,7 @@ use damper_proto::v1;
 use damper_store::Change;
 use prost::Message as _;
 
-use crate::api::filter::{ListFilter, names};
+use crate::api::filter::ListFilter;
 use crate::api::history::object::HistorySubject;
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
@@ -38,7 +38,7 @@ impl Changes {
         let v1::ChangeFilter { names, kind, author, since, until, min_revision, max_revision } = wire;
         let mut faults = Faults::none();
         let kind = v1::ObjectKind::try_from(kind).unwrap_or_else(|_| {
-            faults.add("filter.kind", "is not known: rule, guard, kill or token");
+            faults.add("filter.kind", "is not known: rule, guard, kill, token or queue");
             v1::ObjectKind::Unspecified
         });
         let mut time = |field: &str, wire: Option<prost_types::Timestamp>| {
@@ -77,11 +77,12 @@ impl Changes {
             HistorySubject::Subject(ResourceKey::Rule(_)) => v1::ObjectKind::Rule,
             HistorySubject::Subject(ResourceKey::Guard(_)) => v1::ObjectKind::Guard,
             HistorySubject::Subject(ResourceKey::Kill(_)) => v1::ObjectKind::Kill,
+            HistorySubject::Subject(ResourceKey::Queue(_)) => v1::ObjectKind::Queue,
             HistorySubject::Token(_) => v1::ObjectKind::Token,
         };
         let of_kind = self.kind == v1::ObjectKind::Unspecified || self.kind == kind;
         let accepts_names = || match named {
-            HistorySubject::Subject(subject) => self.names.accepts(names(&subject.pattern().into()), 0),
+            HistorySubject::Subject(subject) => self.names.accepts_subject(subject),
             HistorySubject::Token(id) => self.names.accepts_id(id.as_str()),
         };
         of_kind && accepts_names()

@@ -1,4 +1,4 @@
-//! Returns a rule, guard, kill or token at a revision.
+//! Returns a rule, guard, kill, token or queue at a revision.
 
 use damper_proto::v1;
 

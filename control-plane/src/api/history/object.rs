@@ -1,4 +1,4 @@
-//! Rules, guards, kills, tokens and changes in the form of the history API.
+//! Rules, guards, queues, kills, tokens and changes in the form of the history API.
 
 use damper_core::Faults;
 use damper_proto::v1::{self, object, object_key};
@@ -7,9 +7,10 @@ use damper_store::{Change, Edit, Entry};
 use crate::api::history::filter::Changes;
 use crate::state::error::Current;
 use crate::state::resource_key::ResourceKey;
+use crate::state::stored::StoredQueue;
 use crate::state::tokens::secret::TokenId;
 use crate::state::tokens::{description, token_of};
-use crate::write::request::read_key;
+use crate::write::request::{read_key, read_queue_name};
 
 impl From<Current> for v1::Object {
     fn from(current: Current) -> Self {
@@ -17,6 +18,7 @@ impl From<Current> for v1::Object {
             Current::Rule(rule) => object::Kind::Rule(*rule),
             Current::Guard(guard) => object::Kind::Guard(*guard),
             Current::Kill(kill) => object::Kind::Kill(*kill),
+            Current::Queue(queue) => object::Kind::Queue(*queue),
         };
         Self { kind: Some(kind) }
     }
@@ -55,28 +57,30 @@ pub(crate) fn token(id: &TokenId, entry: &Entry) -> v1::Object {
     v1::Object { kind: Some(object::Kind::Token(description(id, &entry.value, entry.revision))) }
 }
 
-/// Returns the key of a rule, guard or kill.
+/// Returns the key of a rule, guard, kill or queue.
 pub(crate) fn key(subject: &ResourceKey) -> v1::ObjectKey {
     let kind = match subject {
         ResourceKey::Rule(pattern) => object_key::Kind::Rule(pattern.into()),
         ResourceKey::Guard(pattern) => object_key::Kind::Guard(pattern.into()),
         ResourceKey::Kill(pattern) => object_key::Kind::Kill(pattern.into()),
+        ResourceKey::Queue(name) => object_key::Kind::Queue(name.clone()),
     };
     v1::ObjectKey { kind: Some(kind) }
 }
 
-/// Reads the key of a rule, guard, kill or token.
+/// Reads the key of a rule, guard, kill, token or queue.
 pub(crate) fn named(key: Option<v1::ObjectKey>) -> Result<HistorySubject, Faults> {
     let subject = match key.and_then(|key| key.kind) {
         Some(object_key::Kind::Rule(key)) => read_key("key.rule", Some(&key)).map(ResourceKey::Rule),
         Some(object_key::Kind::Guard(key)) => read_key("key.guard", Some(&key)).map(ResourceKey::Guard),
         Some(object_key::Kind::Kill(key)) => read_key("key.kill", Some(&key)).map(ResourceKey::Kill),
+        Some(object_key::Kind::Queue(name)) => read_queue_name("key.queue", &name),
         Some(object_key::Kind::Token(id)) => {
             return TokenId::parse(&id)
                 .map(HistorySubject::Token)
                 .ok_or_else(|| fault("key.token", "is not the id of a token"));
         }
-        None => Err(fault("key", "is required: rule, guard, kill or token")),
+        None => Err(fault("key", "is required: rule, guard, kill, token or queue")),
     };
     subject.map(HistorySubject::Subject)
 }
@@ -87,7 +91,7 @@ fn fault(path: &str, problem: &str) -> Faults {
     faults
 }
 
-/// Returns a stored rule, guard or kill; if it is unreadable, only its key and revision.
+/// Returns a stored rule, guard, kill or queue; if it is unreadable, only its key and revision.
 pub(crate) fn read(subject: &ResourceKey, entry: Entry) -> v1::Object {
     let unread = Entry { revision: entry.revision, value: bytes::Bytes::new() };
     let read = Current::read(subject, entry).or_else(|| Current::read(subject, unread));
@@ -96,7 +100,7 @@ pub(crate) fn read(subject: &ResourceKey, entry: Entry) -> v1::Object {
 
 /// True if two objects are equal except for author and time.
 pub(crate) fn same(one: Option<&v1::Object>, other: Option<&v1::Object>) -> bool {
-    use object::Kind::{Guard, Kill, Rule};
+    use object::Kind::{Guard, Kill, Queue, Rule};
     let kind = |object: Option<&v1::Object>| object.and_then(|object| object.kind.clone());
     match (kind(one), kind(other)) {
         (Some(Rule(one)), Some(Rule(other))) => one.policy == other.policy && one.owner == other.owner,
@@ -104,12 +108,13 @@ pub(crate) fn same(one: Option<&v1::Object>, other: Option<&v1::Object>) -> bool
         (Some(Kill(one)), Some(Kill(other))) => {
             (one.calls, &one.reason, &one.expires_at) == (other.calls, &other.reason, &other.expires_at)
         }
+        (Some(Queue(one)), Some(Queue(other))) => StoredQueue::authored(one) == StoredQueue::authored(other),
         (None, None) => true,
         _ => false,
     }
 }
 
-/// Returns the owners of a rule or guard before and after a change.
+/// Returns the owners of a resource before and after a change.
 pub(crate) fn owners(change: &v1::ObjectChange) -> impl Iterator<Item = &str> {
     [&change.before, &change.after].into_iter().flatten().map(owner)
 }
@@ -118,6 +123,7 @@ fn owner(object: &v1::Object) -> &str {
     match &object.kind {
         Some(object::Kind::Rule(rule)) => &rule.owner,
         Some(object::Kind::Guard(guard)) => &guard.owner,
+        Some(object::Kind::Queue(queue)) => &queue.owner,
         Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => "",
     }
 }

@@ -1,7 +1,7 @@
-//! Rolls back one rule, one guard or everything to an earlier revision, in a new revision.
+//! Rolls back one rule, guard or queue, or everything, to an earlier revision, in a new revision.
 //!
-//! A rollback is a set of changes made from the history and written like any set. For one rule or guard it is
-//! a put of the old version with the same checks.
+//! A rollback is a set of changes made from the history and written like any set. For one resource it is a
+//! put of the old version with the same checks.
 //!
 //! A rollback of everything is made from one revision and only written while the store is at that revision,
 //! so no concurrent change is lost or kept. It restores what was in force, so guards cut its rules instead of
@@ -27,12 +27,12 @@ use crate::write::Writes;
 use crate::write::chain_limit;
 use crate::write::change_set::{ChangeSet, ChangeSetResult, ResourceChange, Written};
 use crate::write::request::{CompletedWrite, WriteRequest, all_or, check_options, commit, stored_answer};
-use crate::write::resource::{NewGuard, NewRule};
+use crate::write::resource::{NewGuard, NewQueue, NewRule};
 
 /// The most attempts to roll back everything after concurrent writes, if the request expects no revision.
 const TRIES: usize = 8;
 
-/// Rolls back one rule or guard.
+/// Rolls back one rule, guard or queue.
 pub(crate) async fn one(
     writes: &Arc<Writes>,
     request: Request<v1::RollbackRequest>,
@@ -63,7 +63,7 @@ fn rolled_back(named: HistorySubject) -> Result<ResourceKey, Faults> {
     Err(faults)
 }
 
-/// Rolls back all rules and guards; kills are not changed.
+/// Rolls back all rules, guards and queues; kills are not changed.
 pub(crate) async fn all(
     writes: &Arc<Writes>,
     request: Request<v1::RollbackAllRequest>,
@@ -96,12 +96,12 @@ struct Rollback {
     /// `None` for everything.
     of: Option<ResourceKey>,
     to: u64,
-    /// Expected revision of the rule or guard, or of the store for a rollback of everything.
+    /// Expected revision of the resource, or of the store for a rollback of everything.
     expected: Option<u64>,
     asked: WriteRequest,
 }
 
-/// A rule or guard at the earlier revision and now.
+/// A resource at the earlier revision and now.
 struct RollbackTarget {
     subject: ResourceKey,
     then: Option<v1::Object>,
@@ -152,6 +152,7 @@ impl Rollback {
         if self.of.is_some() {
             set.check_guards(&guards, &outcome).map_err(ApiError::Faults)?;
         }
+        set.check_deletions(writes, &[])?;
         let at = SystemTime::now();
         let edits = set.edits(&outcome, table, &self.asked.author(), at);
         let chain = chain_limit::check(writes, table, &edits).await?;
@@ -238,7 +239,7 @@ impl Rollback {
         }
     }
 
-    /// Returns what has changed since the revision; a single rule or guard also if it is unchanged.
+    /// Returns what has changed since the revision; a single one also if it is unchanged.
     fn targets(
         &self,
         table: &Snapshot,
@@ -262,7 +263,7 @@ impl Rollback {
     }
 
     fn change(&self, subject: ResourceKey, then: Option<v1::Object>) -> Result<ResourceChange, ApiError> {
-        use v1::object::Kind::{Guard, Rule};
+        use v1::object::Kind::{Guard, Queue, Rule};
         let path = if self.of.is_some() { String::new() } else { subject.to_string() };
         let change = match then.and_then(|then| then.kind) {
             Some(Rule(rule)) => {
@@ -272,6 +273,10 @@ impl Rollback {
             Some(Guard(guard)) => {
                 let written = NewGuard::read(&path, Some(guard))?;
                 ResourceChange::put(Written::Guard(Box::new(written)), path)
+            }
+            Some(Queue(queue)) => {
+                let written = NewQueue::read(&path, Some(queue))?;
+                ResourceChange::put(Written::Queue(Box::new(written)), path)
             }
             Some(v1::object::Kind::Kill(_) | v1::object::Kind::Token(_)) | None => {
                 ResourceChange::delete(subject, path)

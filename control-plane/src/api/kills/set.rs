@@ -187,7 +187,7 @@ fn expected(
     expected_revision: Option<u64>,
     now: SystemTime,
 ) -> Option<u64> {
-    let stored = table.kills().stored(subject.pattern());
+    let stored = subject.pattern().and_then(|pattern| table.kills().stored(pattern));
     match stored.filter(|stored| expected_revision == Some(0) && stored.remaining(now).is_none()) {
         Some(expired) => Some(expired.wire.revision),
         None => expected_revision,

@@ -32,7 +32,7 @@ pub(crate) async fn unkill(
     let (at, table) = (SystemTime::now(), writes.fleet.table());
     let missing = || ApiError::NotFound(format!("there is no {}", listed(&subjects)));
     let is_active = |subject: &ResourceKey| {
-        let stored = table.kills().stored(subject.pattern());
+        let stored = subject.pattern().and_then(|pattern| table.kills().stored(pattern));
         stored.map(|stored| stored.remaining(at).is_some())
     };
     if options.validate_only {
@@ -89,7 +89,7 @@ async fn in_memory(
     let is_active = |pattern: &&Pattern| {
         table.kills().stored(pattern).is_some_and(|stored| stored.remaining(now).is_some())
     };
-    let active: Vec<_> = subjects.iter().map(ResourceKey::pattern).filter(is_active).collect();
+    let active: Vec<_> = subjects.iter().filter_map(ResourceKey::pattern).filter(is_active).collect();
     if active.is_empty() {
         return Err(ApiError::NotFound(format!("there is no {}", listed(subjects))));
     }

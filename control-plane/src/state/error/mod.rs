@@ -1,7 +1,7 @@
 //! Errors of API requests, and their gRPC status.
 //!
 //! Details follow google.rpc: a BadRequest with a violation per fault, a PreconditionFailure with the current
-//! rule or guard, a RetryInfo if a retry can succeed. Details travel in one header, and HTTP/2 clients
+//! resource, a RetryInfo if a retry can succeed. Details travel in one header, and HTTP/2 clients
 //! commonly refuse headers over 16 KiB, so lists are cut with the number of omitted items.
 
 pub(crate) mod denied;
@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _, pb};
 
 use crate::state::error::denied::AccessDenied;
-use crate::state::resource_key::{GUARDS, KILLS, ResourceKey};
+use crate::state::resource_key::{GUARDS, KILLS, QUEUES, ResourceKey};
 use crate::state::snapshot::Snapshot;
 use crate::state::tokens::TOKENS;
 use damper_net::limits::{Limit, LimitExceeded, naming};
@@ -76,6 +76,7 @@ pub(crate) enum Current {
     Rule(Box<v1::Rule>),
     Guard(Box<v1::Guard>),
     Kill(Box<v1::KillSwitch>),
+    Queue(Box<v1::Queue>),
 }
 
 impl Current {
@@ -84,6 +85,7 @@ impl Current {
             Self::Rule(rule) => rule.revision,
             Self::Guard(guard) => guard.revision,
             Self::Kill(kill) => kill.revision,
+            Self::Queue(queue) => queue.revision,
         }
     }
 
@@ -93,6 +95,7 @@ impl Current {
             Self::Rule(rule) => &rule.owner,
             Self::Guard(guard) => &guard.owner,
             Self::Kill(_) => "",
+            Self::Queue(queue) => &queue.owner,
         }
     }
 
@@ -102,6 +105,7 @@ impl Current {
             Self::Rule(rule) => ("damper.v1.Rule", rule.encode_to_vec()),
             Self::Guard(guard) => ("damper.v1.Guard", guard.encode_to_vec()),
             Self::Kill(kill) => ("damper.v1.KillSwitch", kill.encode_to_vec()),
+            Self::Queue(queue) => ("damper.v1.Queue", queue.encode_to_vec()),
         }
     }
 
@@ -115,12 +119,13 @@ impl Current {
             ResourceKey::Kill(pattern) => {
                 table.kills().stored(pattern).map(|stored| stored.wire.clone().into())
             }
+            ResourceKey::Queue(name) => table.queue(name).map(|stored| stored.wire.clone().into()),
         }
     }
 
     /// Parses an entry of the store.
     pub(crate) fn read(subject: &ResourceKey, entry: Entry) -> Option<Self> {
-        let (key, revision) = (Some(subject.pattern().into()), entry.revision);
+        let (key, revision) = (subject.pattern().map(Into::into), entry.revision);
         match subject {
             ResourceKey::Rule(_) => {
                 let rule = v1::Rule::decode(entry.value).ok()?;
@@ -133,6 +138,10 @@ impl Current {
             ResourceKey::Kill(_) => {
                 let kill = v1::KillSwitch::decode(entry.value).ok()?;
                 Some(v1::KillSwitch { key, revision, ..kill }.into())
+            }
+            ResourceKey::Queue(name) => {
+                let queue = v1::Queue::decode(entry.value).ok()?;
+                Some(v1::Queue { name: name.clone(), revision, ..queue }.into())
             }
         }
     }
@@ -153,6 +162,12 @@ impl From<v1::Guard> for Current {
 impl From<v1::KillSwitch> for Current {
     fn from(kill: v1::KillSwitch) -> Self {
         Self::Kill(Box::new(kill))
+    }
+}
+
+impl From<v1::Queue> for Current {
+    fn from(queue: v1::Queue) -> Self {
+        Self::Queue(Box::new(queue))
     }
 }
 
@@ -225,6 +240,7 @@ impl From<ProposeError> for ApiError {
                 let limit = match prefix.as_str() {
                     GUARDS => Limit::Guards,
                     KILLS => Limit::Kills,
+                    QUEUES => Limit::Queues,
                     TOKENS => Limit::Tokens,
                     _ => Limit::Rules,
                 };

@@ -1,4 +1,4 @@
-//! Applies a set of changes to rules and guards, atomically in one revision.
+//! Applies a set of changes to rules, guards and queues, atomically in one revision.
 //!
 //! The writer resolves ownership and prune on the current entries ([`crate::write::claim`]). The snapshot of
 //! this replica decides whether guards allow the rules, as for any write. `what_if` predicts the effects of a
@@ -102,6 +102,7 @@ async fn check(
         .resolve(set, table)
         .map_err(|forbidden| crate::write::conflict::owned_in(set, table, forbidden))?;
     asked.permit(&resolved.pruned)?;
+    set.check_deletions(writes, &resolved.pruned)?;
     let guards = set.guards_after(table, &resolved.pruned);
     if !claim.is_everything() {
         set.check_guards(&guards, &resolved.outcome).map_err(ApiError::Faults)?;

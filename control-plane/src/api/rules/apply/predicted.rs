@@ -66,11 +66,12 @@ impl<'a> Prediction<'a> {
         let mut routes: Vec<ChangedRoute> =
             active.filter_map(|row| ChangedRoute::of(row, before, &write.after)).collect();
         routes.sort_by(|a, b| b.calls_per_s().total_cmp(&a.calls_per_s()));
-        let mut without: HashSet<&Pattern> = changed.iter().map(ResourceKey::pattern).collect();
+        let mut without: HashSet<&Pattern> = changed.iter().filter_map(ResourceKey::pattern).collect();
         for pattern in routes.iter().flat_map(|route| Pattern::candidates(&route.key)) {
             without.remove(&pattern);
         }
-        let without_traffic = changed.iter().filter(|subject| without.contains(subject.pattern()));
+        let is_without = |pattern: &Pattern| without.contains(pattern);
+        let without_traffic = changed.iter().filter(|subject| subject.pattern().is_some_and(is_without));
         Self { writes, write, routes, without_traffic: without_traffic.collect() }
     }
 
@@ -84,7 +85,7 @@ impl<'a> Prediction<'a> {
             together: combined(&routes),
             routes,
             routes_left_out: u32::try_from(left_out.len()).unwrap_or(u32::MAX),
-            without_traffic: without_traffic.map(|subject| self.bounds(subject)).collect(),
+            without_traffic: without_traffic.filter_map(|subject| self.bounds(subject)).collect(),
             without_traffic_total: u32::try_from(self.without_traffic.len()).unwrap_or(u32::MAX),
         })
     }
@@ -112,15 +113,16 @@ impl<'a> Prediction<'a> {
         })
     }
 
-    fn bounds(&self, subject: &ResourceKey) -> v1::WithoutTraffic {
-        let pattern = subject.pattern();
+    /// Returns the bounds of a rule or guard.
+    fn bounds(&self, subject: &ResourceKey) -> Option<v1::WithoutTraffic> {
+        let pattern = subject.pattern()?;
         let bound = |table: &Snapshot| Some(hop_bound(table.policy_for(pattern).as_ref()));
-        v1::WithoutTraffic {
+        Some(v1::WithoutTraffic {
             key: Some(pattern.into()),
             guard: matches!(subject, ResourceKey::Guard(_)),
             before: bound(self.write.before),
             after: bound(&self.write.after),
-        }
+        })
     }
 }
 

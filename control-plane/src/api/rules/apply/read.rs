@@ -19,12 +19,12 @@ use crate::api::rules::apply::quota::{ApplyQuota, ApplyReservation};
 use crate::auth::limits::identity;
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
-use crate::write::Writes;
 use crate::write::change_set::{ChangeSet, ResourceChange, Written};
 use crate::write::claim::OwnershipClaim;
 use crate::write::digest::Digest;
-use crate::write::request::{Requester, WriteRequest, check_options, read_key};
-use crate::write::resource::{NewGuard, NewRule};
+use crate::write::request::{Requester, WriteRequest, check_options, read_key, read_queue_name};
+use crate::write::resource::{NewGuard, NewQueue, NewRule};
+use crate::write::{MAX_QUEUES, Writes};
 
 /// Longest wait for the next message of a set.
 const NEXT_WITHIN: Duration = Duration::from_secs(30);
@@ -64,7 +64,7 @@ async fn whole<'r>(
     let mut digest = Digest::new();
     digest.add(b"apply");
     digest.add(&options.encode_to_vec());
-    let (mut bytes, mut rules, mut guards) = (0, 0, 0);
+    let (mut bytes, mut rules, mut guards, mut queues) = (0, 0, 0, 0);
     while let Some(request) = next(&mut requests).await? {
         let encoded = request.encode_to_vec();
         bytes += encoded.len();
@@ -77,9 +77,11 @@ async fn whole<'r>(
             ));
         }
         room.grow(encoded.len())?;
-        let (limit, count, most) = match is_of_guard(&request) {
-            true => (Limit::Guards, &mut guards, writes.limits.max_guards),
-            false => (Limit::Rules, &mut rules, writes.limits.max_rules),
+        let limit = limit_of(&request);
+        let (count, most) = match limit {
+            Limit::Guards => (&mut guards, writes.limits.max_guards),
+            Limit::Queues => (&mut queues, MAX_QUEUES),
+            _ => (&mut rules, writes.limits.max_rules),
         };
         *count += 1;
         if *count > most {
@@ -122,10 +124,15 @@ pub(crate) fn read_what_if(request: Request<v1::WhatIfRequest>) -> Result<Apply,
     Ok(Apply { asked, claim, set })
 }
 
-fn is_of_guard(request: &v1::ApplyRulesRequest) -> bool {
-    use rule_change::Kind::{DeleteGuard, PutGuard};
-    let Some(apply_rules_request::Kind::Change(change)) = &request.kind else { return false };
-    matches!(change.kind, Some(PutGuard(_) | DeleteGuard(_)))
+/// Returns the limit that the change counts against.
+fn limit_of(request: &v1::ApplyRulesRequest) -> Limit {
+    use rule_change::Kind::{Delete, DeleteGuard, DeleteQueue, Put, PutGuard, PutQueue};
+    let Some(apply_rules_request::Kind::Change(change)) = &request.kind else { return Limit::Rules };
+    match change.kind {
+        Some(PutGuard(_) | DeleteGuard(_)) => Limit::Guards,
+        Some(PutQueue(_) | DeleteQueue(_)) => Limit::Queues,
+        Some(Put(_) | Delete(_)) | None => Limit::Rules,
+    }
 }
 
 /// The part of a set that was read.
@@ -204,7 +211,24 @@ impl ApplyReader {
                 let key = read_key(&path, Some(&key)).map_err(ApiError::Faults);
                 key.map(|key| ResourceChange::delete(ResourceKey::Guard(key), path))
             }
-            None => Err(ApiError::fault(&path, "put, delete, put_guard or delete_guard is required")),
+            Some(rule_change::Kind::PutQueue(mut queue)) => {
+                let path = format!("{path}.put_queue");
+                let names_owner = set_owner(&mut queue.owner, &self.claim);
+                let queue = NewQueue::read(&path, Some(queue));
+                queue.map(|queue| ResourceChange {
+                    names_owner,
+                    ..ResourceChange::put(Written::Queue(Box::new(queue)), path)
+                })
+            }
+            Some(rule_change::Kind::DeleteQueue(name)) => {
+                let path = format!("{path}.delete_queue");
+                let subject = read_queue_name(&path, &name).map_err(ApiError::Faults);
+                subject.map(|subject| ResourceChange::delete(subject, path))
+            }
+            None => {
+                let problem = "put, delete or one of the same for a guard or queue is required";
+                Err(ApiError::fault(&path, problem))
+            }
         };
         match read {
             Ok(change) => self.unless_twice(place, &path, ResourceChange { expected, ..change }),
@@ -221,7 +245,7 @@ impl ApplyReader {
 
     fn unless_twice(&mut self, place: usize, path: &str, change: ResourceChange) -> Option<ResourceChange> {
         if let Some(first) = self.seen.insert(change.subject.clone(), place) {
-            let problem = format!("{} is also the key of changes[{first}]", change.subject.pattern());
+            let problem = format!("{} is also the key of changes[{first}]", change.subject.words());
             self.faults.add(path, problem);
             return None;
         }
