@@ -21,6 +21,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
+pub use self::rooms::Leased;
 use self::rooms::{Answer, Answers, First, Rooms};
 pub use self::wakeups::{Waker, Wakeups, wakeups};
 use crate::store::{
@@ -58,10 +59,7 @@ impl Writer {
     }
 
     /// Leases due jobs, all in one commit. Returns the jobs per request.
-    pub fn lease(
-        &self,
-        requests: Vec<LeaseRequest>,
-    ) -> BoxFuture<'static, Result<Vec<Vec<(Record, Body)>>, Error>> {
+    pub fn lease(&self, requests: Vec<LeaseRequest>) -> BoxFuture<'static, Result<Vec<Leased>, Error>> {
         self.enqueue(|rooms, answer| rooms.add_first(First::Lease(requests, answer)))
     }
 
