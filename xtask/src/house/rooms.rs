@@ -9,7 +9,7 @@ pub(crate) struct Level {
     pub(crate) rooms: &'static [&'static str],
 }
 
-pub(crate) const LEVELS: [Level; 14] = [
+pub(crate) const LEVELS: [Level; 15] = [
     Level {
         folder: "client-sdk/core/src",
         enforced: true,
@@ -129,6 +129,15 @@ pub(crate) const LEVELS: [Level; 14] = [
         enforced: true,
         most: 16,
         rooms: &["membership", "open_error", "record", "etcd", "sled", "url", "writer"],
+    },
+    Level {
+        folder: "control-plane/queue/src",
+        enforced: true,
+        most: 16,
+        rooms: &[
+            "store", "writer", "clock", "queues", "id", "worker", "state", "figures", "shared", "settle",
+            "schedule", "submit", "work", "forget", "operate", "server",
+        ],
     },
     Level {
         folder: "control-plane/net/src",
