@@ -132,12 +132,20 @@ pub(crate) const LEVELS: [Level; 16] = [
         rooms: &["membership", "open_error", "record", "etcd", "sled", "url", "writer"],
     },
     Level {
+        folder: "control-plane/queue/src",
+        enforced: true,
+        most: 16,
+        rooms: &[
+            "store", "writer", "clock", "queues", "id", "worker", "state", "figures", "shared", "settle",
+            "schedule", "submit", "work", "forget", "operate", "server",
+        ],
+    },
+    Level {
         folder: "control-plane/net/src",
         enforced: true,
         most: 16,
         rooms: &["limits", "tls", "counters", "connection"],
     },
-    Level { folder: "control-plane/queue/src", enforced: true, most: 16, rooms: &["store", "writer"] },
     Level {
         folder: "control-plane/queue/src/store",
         enforced: true,

@@ -151,12 +151,23 @@ pub struct Committed {
     pub claims: Vec<Option<Record>>,
     /// Leased jobs per request.
     pub leases: Vec<Deliveries>,
+    /// When the next job of the lane is due, per lease request, after the leases of this batch.
+    pub next_due: Vec<NextDue>,
     /// Result per submission.
     pub submissions: Vec<Submitted>,
     /// False: the job was gone or in another state.
     pub changes: Vec<bool>,
     /// Lanes in which a job now waits, each with the earliest such time: the scheduler's wake-up.
     pub due: Vec<(Arc<Lane>, Wall)>,
+}
+
+/// When the next waiting job of a lane is due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextDue {
+    /// Of all jobs.
+    pub any: Option<Wall>,
+    /// Of jobs that were never sent.
+    pub first: Option<Wall>,
 }
 
 /// Result of a settlement.

@@ -19,8 +19,8 @@ pub mod redb;
 mod tally;
 
 pub use batch::{
-    After, Batch, Change, ChangeTo, Committed, Deliveries, LeaseClaim, LeaseRequest, Settled, SettledBy,
-    Settlement, Submitted,
+    After, Batch, Change, ChangeTo, Committed, Deliveries, LeaseClaim, LeaseRequest, NextDue, Settled,
+    SettledBy, Settlement, Submitted,
 };
 pub use error::Error;
 pub use interface::{Beat, Filter, LaneCounts, Page, Store};

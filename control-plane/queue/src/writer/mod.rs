@@ -22,11 +22,11 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
+pub use self::rooms::Leased;
 use self::rooms::{Answer, Answers, First, Rooms};
 pub use self::wakeups::{Waker, Wakeups, wakeups};
 use crate::store::{
-    Batch, Body, Change, Deliveries, Error, LeaseClaim, LeaseRequest, Record, Settled, Settlement, Store,
-    Submitted,
+    Batch, Body, Change, Error, LeaseClaim, LeaseRequest, Record, Settled, Settlement, Store, Submitted,
 };
 
 /// The writer of a store. Dropped or closed, it still commits what waits.
@@ -60,7 +60,7 @@ impl Writer {
     }
 
     /// Leases due jobs, all in one commit. Returns the jobs per request.
-    pub fn lease(&self, requests: Vec<LeaseRequest>) -> BoxFuture<'static, Result<Vec<Deliveries>, Error>> {
+    pub fn lease(&self, requests: Vec<LeaseRequest>) -> BoxFuture<'static, Result<Vec<Leased>, Error>> {
         self.enqueue(|rooms, answer| rooms.add_first(First::Lease(requests, answer)))
     }
 

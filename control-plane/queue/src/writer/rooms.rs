@@ -1,11 +1,12 @@
 //! Operations that wait for a commit, in three rooms.
 
 use std::collections::VecDeque;
+use std::iter::repeat;
 
 use tokio::sync::oneshot;
 
 use crate::store::{
-    Batch, Body, Change, Committed, Deliveries, Error, LeaseClaim, LeaseRequest, Record, Settled, Settlement,
+    Batch, Body, Change, Committed, Error, LeaseClaim, LeaseRequest, NextDue, Record, Settled, Settlement,
     Submitted,
 };
 
@@ -25,11 +26,20 @@ const WAITING_BYTES: usize = 64 << 20;
 /// Sends the result of an operation.
 pub(super) type Answer<T> = oneshot::Sender<Result<T, Error>>;
 
+/// Result of a request for due jobs.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Leased {
+    /// The jobs.
+    pub jobs: Vec<(Record, Body)>,
+    /// When the next job of the lane is due.
+    pub next: NextDue,
+}
+
 /// An operation of the first room.
 pub(super) enum First {
     Settle(Box<Settlement>, Answer<Settled>),
     Claim(LeaseClaim, Answer<Option<Record>>),
-    Lease(Vec<LeaseRequest>, Answer<Vec<Deliveries>>),
+    Lease(Vec<LeaseRequest>, Answer<Vec<Leased>>),
 }
 
 impl First {
@@ -143,7 +153,7 @@ pub(super) struct Answers {
     settlements: Vec<Answer<Settled>>,
     claims: Vec<Answer<Option<Record>>>,
     /// With the number of requests of each.
-    leases: Vec<(usize, Answer<Vec<Deliveries>>)>,
+    leases: Vec<(usize, Answer<Vec<Leased>>)>,
     submissions: Vec<Answer<Submitted>>,
     changes: Vec<Answer<bool>>,
 }
@@ -179,7 +189,9 @@ impl Answers {
     pub(super) fn send(self, committed: Committed) {
         send_each(self.settlements, committed.settlements);
         send_each(self.claims, committed.claims);
-        let mut leased = committed.leases.into_iter();
+        let next_due = committed.next_due.into_iter().chain(repeat(NextDue::default()));
+        let leased = committed.leases.into_iter().zip(next_due);
+        let mut leased = leased.map(|(jobs, next)| Leased { jobs, next });
         for (requests, answer) in self.leases {
             send_each([answer], [leased.by_ref().take(requests).collect()]);
         }

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{Waker, Wakeups, Writer, wakeups};
 use crate::store::{
     After, Batch, Beat, Body, Change, ChangeTo, Committed, Error, Filter, JobId, Lane, LaneCounts,
-    LeaseRequest, Page, Record, ServerId, Settled, SettledBy, Settlement, State, Store, Submitted,
+    LeaseRequest, NextDue, Page, Record, ServerId, Settled, SettledBy, Settlement, State, Store, Submitted,
 };
 
 /// A commit in flight.
@@ -30,6 +30,7 @@ impl InFlight {
             submissions: submissions.iter().map(|_| Submitted::Stored(State::Waiting)).collect(),
             changes: changes.iter().map(|_| true).collect(),
             due: submissions.iter().map(|(job, _)| (job.lane.clone(), job.at)).collect(),
+            next_due: leases.iter().map(|_| NextDue::default()).collect(),
         };
         self.end.send(Ok(committed)).unwrap();
     }
@@ -208,7 +209,8 @@ async fn operations_that_wait_share_the_next_commit() {
     second.succeed();
     assert!(join_all(submitted).await.iter().all(|result| *result == Ok(Submitted::Stored(State::Waiting))));
     assert_eq!(settled.await, Ok(Settled::Applied));
-    assert_eq!(leased.await, Ok(vec![vec![job(5)], vec![job(6), job(6)]]));
+    let jobs = leased.await.map(|leased| leased.into_iter().map(|leased| leased.jobs).collect::<Vec<_>>());
+    assert_eq!(jobs, Ok(vec![vec![job(5)], vec![job(6), job(6)]]));
     assert_eq!(changed.await, Ok(true));
 }
 

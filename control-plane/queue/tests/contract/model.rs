@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use damper_core::job::{Job, Wall};
 use damper_queue::store::{
     After, Batch, Body, Booking, Change, ChangeTo, Committed, Error, Filter, JobId, Lane, LaneCounts,
-    LeaseClaim, LeaseRequest, Record, ServerId, Settled, SettledBy, Settlement, State, StateKind, Submitted,
+    LeaseClaim, LeaseRequest, NextDue, Record, ServerId, Settled, SettledBy, Settlement, State, StateKind,
+    Submitted,
 };
 
 /// Jobs with their bodies, and all deliveries.
@@ -38,6 +39,7 @@ impl Model {
                 .zip(leased)
                 .map(|(request, leased)| self.lease(request, leased))
                 .collect(),
+            next_due: batch.leases.iter().map(|request| self.next_due(&request.lane)).collect(),
             submissions: batch.submissions.iter().map(|(job, body)| self.submit(job, body)).collect(),
             changes: batch.changes.iter().map(|change| self.change(change)).collect(),
             due: Vec::new(),
@@ -222,6 +224,12 @@ impl Model {
         if let Some(next) = next {
             self.jobs.get_mut(&next).expect("it is there").0.state = State::Waiting;
         }
+    }
+
+    fn next_due(&self, lane: &Lane) -> NextDue {
+        let counts = self.lanes().into_iter().find(|counts| *counts.lane == *lane);
+        let next = |counts: LaneCounts| NextDue { any: counts.next_due, first: counts.next_first_due };
+        counts.map(next).unwrap_or_default()
     }
 
     pub(crate) fn lanes(&self) -> Vec<LaneCounts> {

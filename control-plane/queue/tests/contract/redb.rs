@@ -120,7 +120,7 @@ async fn writer_carries_whole_lives_of_many_callers() {
         tokio::spawn(async move {
             assert_eq!(writer.submit(job, body).await, Ok(Submitted::Stored(State::Waiting)));
             let leased = writer.lease(vec![request]).await.unwrap().remove(0);
-            let (job, _) = leased.first().expect("as many leases as jobs");
+            let (job, _) = leased.jobs.first().expect("as many leases as jobs");
             let State::Leased { token, .. } = job.state else { panic!("{job:?}") };
             let settlement = Settlement {
                 id: job.id,

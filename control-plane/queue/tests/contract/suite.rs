@@ -52,6 +52,7 @@ fn compare(got: &Committed, expected: &Committed, before: &Model, after: &Model)
     same("settlements", format!("{:?}", got.settlements), format!("{:?}", expected.settlements))?;
     same("claims", format!("{:?}", got.claims), format!("{:?}", expected.claims))?;
     same("leases", format!("{:?}", got.leases), format!("{:?}", expected.leases))?;
+    same("next due", format!("{:?}", got.next_due), format!("{:?}", expected.next_due))?;
     same("submissions", format!("{:?}", got.submissions), format!("{:?}", expected.submissions))?;
     same("changes", format!("{:?}", got.changes), format!("{:?}", expected.changes))?;
     for (job, _) in after.jobs.values().filter(|(job, _)| job.state == State::Waiting) {

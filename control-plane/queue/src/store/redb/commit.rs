@@ -39,6 +39,7 @@ fn apply_batch(rows: &mut Transaction<'_>, batch: &Batch, full: Option<&str>) ->
         settlements: settlements.iter().map(|end| apply::settle(rows, end)).collect::<Result<_, _>>()?,
         claims: claims.iter().map(|claim| apply::claim(rows, claim)).collect::<Result<_, _>>()?,
         leases: leases.iter().map(|request| lease(rows, request)).collect::<Result<_, _>>()?,
+        next_due: leases.iter().map(|request| rows.next_due(&request.lane)).collect::<Result<_, _>>()?,
         submissions: submissions
             .iter()
             .map(|(job, body)| apply::submit(rows, job, body, full))

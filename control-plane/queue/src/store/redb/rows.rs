@@ -15,7 +15,7 @@ use super::tables::{
     expiry, id, number,
 };
 use crate::store::apply::Rows;
-use crate::store::batch::{Committed, LeaseRequest};
+use crate::store::batch::{Committed, LeaseRequest, NextDue};
 use crate::store::encoding::{damaged, decode, decode_body, encode, encode_body};
 use crate::store::error::Error;
 use crate::store::record::{Body, JobId, Lane, Record, State};
@@ -92,6 +92,20 @@ impl<'t> Transaction<'t> {
         }
         found.sort_unstable();
         Ok(found.into_iter().take(most).map(|(_, number)| id(number)).collect())
+    }
+
+    /// Returns when the next job of a lane is due.
+    pub(super) fn next_due(&self, lane: &Lane) -> Result<NextDue, Error> {
+        let Some(LaneNumber { number, .. }) = self.lanes.read().number(lane) else {
+            return Ok(NextDue::default());
+        };
+        let next = |repeat: u8| -> Result<Option<Wall>, Error> {
+            let range = (number, repeat, 0, 0)..=(number, repeat, u64::MAX, u128::MAX);
+            let entry = self.due.range(range)?.next().transpose()?;
+            Ok(entry.map(|(key, _)| Wall(key.value().2)))
+        };
+        let (first, repeat) = (next(0)?, next(1)?);
+        Ok(NextDue { any: first.into_iter().chain(repeat).min(), first })
     }
 
     /// Returns how many leases a request may have by its queue's bound.

@@ -1,0 +1,144 @@
+//! The scheduler: asks the store for due jobs and sends them to workers.
+//!
+//! One task. It sleeps until the earliest lane that is due, admitted and wanted, asks for as many jobs as
+//! credits, pace, rate and `max_in_flight` allow, and sends them after the commit. Jobs that wait are in the
+//! store alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{sleep, sleep_until, timeout};
+
+use crate::shared::Inner;
+use crate::state::lease::Lease;
+use crate::state::lease::{Ended, HowEnded};
+use crate::state::plan::Ask;
+use crate::store::{self, LeaseRequest, Record};
+
+/// Time between two requests while the store does not respond.
+const STORE_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Bytes that a lane can get in one request in any case.
+const LEAST_BYTES: u64 = 1 << 20;
+/// Time between two comparisons of the leases here with those of the store.
+const RECLAIM_EVERY: Duration = Duration::from_secs(60);
+
+impl Inner {
+    /// Delivers jobs for ever.
+    pub(crate) async fn deliver(self: &Arc<Self>) {
+        let mut reclaimed = self.now().instant;
+        let mut is_unsure = false;
+        loop {
+            if is_unsure || reclaimed.elapsed() >= RECLAIM_EVERY {
+                is_unsure = self.reclaim().await.is_err();
+                reclaimed = self.now().instant;
+            }
+            let plan = {
+                let mut state = self.state();
+                if state.is_stopping {
+                    return;
+                }
+                state.plan(self.now())
+            };
+            if plan.asks.is_empty() {
+                // Returns at once if it was notified since the plan was made.
+                let _ = timeout(plan.wait, self.wake.notified()).await;
+            } else if !self.lease(plan.asks).await {
+                is_unsure = true;
+                sleep(STORE_AGAIN_AFTER).await;
+            }
+        }
+    }
+
+    /// Asks the store for jobs and sends them. Returns false if the outcome is unknown.
+    async fn lease(self: &Arc<Self>, asks: Vec<Ask>) -> bool {
+        let (now, server, seed) = (self.now(), self.server(), random());
+        let request = |ask: &Ask| LeaseRequest {
+            lane: ask.lane.clone(),
+            count: u32::try_from(ask.workers.len()).unwrap_or(u32::MAX),
+            // The workers' bounds were checked with the mean size of the lane's jobs.
+            max_bytes: (2 * ask.bytes * ask.workers.len() as u64).max(LEAST_BYTES),
+            first_only: ask.first_only,
+            max_in_flight: None,
+            server,
+            now: now.wall,
+            seed,
+        };
+        let leased = self.writer.lease(asks.iter().map(request).collect()).await;
+        let mut state = self.state();
+        let now = self.now();
+        let ended: Vec<Ended> = match leased {
+            Ok(leased) => {
+                let sent = asks.iter().zip(leased);
+                sent.flat_map(|(ask, leased)| state.dispatch(ask, leased, now)).collect()
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no jobs were leased");
+                asks.iter().for_each(|ask| state.cancel(ask, now));
+                return false;
+            }
+        };
+        drop(state);
+        self.ends.notify_one();
+        self.end_all(ended);
+        true
+    }
+
+    /// Gives back leases of this server that it does not keep: of a commit whose outcome was unknown.
+    async fn reclaim(&self) -> Result<(), store::Error> {
+        let leases = self.store.leases_of(self.server()).await?;
+        let unknown: Vec<Lease> = {
+            let state = self.state();
+            let kept = |record: &Record| state.leases.get((record.id, record.job.deliveries)).is_some();
+            let unknown = leases.into_iter().filter(|record| !kept(record));
+            unknown.filter_map(|record| state.lease_of(record, self.now())).collect()
+        };
+        let ends = unknown.into_iter().map(|lease| {
+            let key = lease.key();
+            let mut state = self.state();
+            let now = self.now();
+            state.adopt(lease, now);
+            if let Some(lease) = state.leases.get_mut(key) {
+                lease.is_settling = true;
+            }
+            self.end(Ended { key, how: HowEnded::Released(Duration::ZERO) })
+        });
+        join_all(ends.collect::<Vec<_>>()).await;
+        Ok(())
+    }
+
+    /// Ends deliveries without waiting for the store.
+    pub(crate) fn end_all(self: &Arc<Self>, ended: Vec<Ended>) {
+        for ended in ended {
+            let inner = self.clone();
+            tokio::spawn(async move { inner.end(ended).await });
+        }
+    }
+
+    /// Ends leases whose time has run out, for ever.
+    pub(crate) async fn watch_leases(self: &Arc<Self>) {
+        loop {
+            let next = self.state().leases.next_end();
+            tokio::select! {
+                () = self.ends.notified() => {}
+                () = async { match next {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                } } => {}
+            }
+            let ended = {
+                let mut state = self.state();
+                if state.is_stopping {
+                    return;
+                }
+                state.ended(self.now())
+            };
+            self.end_all(ended);
+        }
+    }
+}
+
+/// Returns random bits that no worker can predict.
+fn random() -> u64 {
+    getrandom::u64().expect("the system has random numbers")
+}

@@ -1,0 +1,86 @@
+//! The rate of a queue: the next delivery no sooner than the last one plus 1/rate.
+//!
+//! Deliveries leave in batches, so up to [`AT_ONCE`] of them may leave together: a leaky bucket with a depth
+//! in time (GCRA). Over any second at most rate x 1.05 + 1 deliveries leave.
+
+use std::time::Duration;
+
+use damper_core::{Ratio, Time};
+
+/// Time whose deliveries may leave at once.
+const AT_ONCE: Duration = Duration::from_millis(50);
+
+/// State of a queue's rate.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rate {
+    /// When the next delivery is allowed.
+    next: Time,
+}
+
+impl Rate {
+    /// Returns the number of deliveries that may leave now; without a limit all.
+    pub(crate) fn room(self, limit: Option<Ratio>, now: Time) -> u32 {
+        let Some(interval) = limit.map(interval) else { return u32::MAX };
+        let from = self.from(now);
+        if from > now {
+            return 0;
+        }
+        let saved = now.since(from).as_micros() / interval.as_micros().max(1);
+        u32::try_from(saved).unwrap_or(u32::MAX).saturating_add(1)
+    }
+
+    /// Counts deliveries.
+    pub(crate) fn take(&mut self, limit: Option<Ratio>, count: u32, now: Time) {
+        if let Some(limit) = limit {
+            self.next = self.from(now) + interval(limit).saturating_mul(count);
+        }
+    }
+
+    /// Returns the time until the next delivery.
+    pub(crate) fn wait(self, now: Time) -> Duration {
+        self.next.since(now)
+    }
+
+    fn from(self, now: Time) -> Time {
+        let since = Duration::from_micros(now.as_micros()).saturating_sub(AT_ONCE);
+        self.next.max(Time::after_origin(since))
+    }
+}
+
+/// Returns the time between two deliveries.
+fn interval(rate: Ratio) -> Duration {
+    const US_BY_BP: u64 = 1_000_000 * 10_000;
+    Duration::from_micros(US_BY_BP / u64::from(rate.bp()).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deliveries_per_second_do_not_exceed_the_rate() {
+        for (bp, most) in [(1_000, 2), (10_000, 2), (100_000, 11), (100_000_000, 10_501)] {
+            let (mut rate, limit) = (Rate::default(), Some(Ratio::from_bp(bp)));
+            let count = |rate: &mut Rate, from_ms: u64| {
+                let mut count = 0;
+                for ms in from_ms..from_ms + 1_000 {
+                    let now = Time::from_micros(ms * 1_000);
+                    let room = rate.room(limit, now);
+                    rate.take(limit, room, now);
+                    count += room;
+                }
+                count
+            };
+            let seconds = [count(&mut rate, 60_000), count(&mut rate, 61_000), count(&mut rate, 90_000)];
+            assert!(seconds.iter().all(|count| *count <= most), "{bp}: {seconds:?}");
+            assert!(bp < 10_000 || seconds[1] >= bp / 10_000, "{bp}: {seconds:?}");
+        }
+    }
+
+    #[test]
+    fn queue_without_a_rate_is_not_limited() {
+        let mut rate = Rate::default();
+        rate.take(None, 1_000, Time::ZERO);
+        assert_eq!(rate.room(None, Time::ZERO), u32::MAX);
+    }
+}

@@ -1,0 +1,7 @@
+//! Behaviour of the job server, in paused time.
+
+mod deliver;
+mod holds;
+mod jobs;
+mod leases;
+mod rig;
