@@ -1,7 +1,7 @@
 //! What passes between the server and a worker.
 //!
-//! A worker gives credits, free slots for jobs of a queue, gets deliveries for them and settles each. How these
-//! messages are carried, the crate does not know.
+//! A worker gives credits, free slots for jobs of a queue, gets deliveries for them and settles each. How
+//! these messages are carried, the crate does not know.
 
 use std::sync::Arc;
 use std::time::Duration;

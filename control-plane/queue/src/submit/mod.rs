@@ -112,8 +112,8 @@ impl Inner {
     /// Checks and stores jobs. Results are in the order of the jobs.
     ///
     /// # Errors
-    /// The store does not respond, or too much waits for it. The outcome can be unknown: a submission with the
-    /// same keys repeats it safely.
+    /// The store does not respond, or too much waits for it. The outcome can be unknown: a submission with
+    /// the same keys repeats it safely.
     pub(crate) async fn submit(&self, by: &Submitter, jobs: Vec<NewJob>) -> Result<Vec<SubmitResult>, Error> {
         let mut results: Vec<Option<SubmitResult>> = Vec::new();
         let mut accepted = Vec::new();
