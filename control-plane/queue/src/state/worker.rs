@@ -1,8 +1,8 @@
 //! A connected worker: its credits, its leases, and the lanes that it does not get.
 //!
 //! A credit is a free slot for one delivery from one queue. A worker that released a job of a lane does not
-//! get that lane for a while, twice as long each time; others do. A job that was lost twice in a row is delivered
-//! alone, so that only the worker that runs it can be lost with it.
+//! get that lane for a while, twice as long each time; others do. A job that was lost twice in a row is
+//! delivered alone, so that only the worker that runs it can be lost with it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
