@@ -15,24 +15,19 @@
 //! | [`grpc.client.attempt.started`](ATTEMPTS_STARTED) | | attempts of any kind |
 //! | [`grpc.client.call.retries`](RETRIES) | | retries: attempts after a failed one |
 //! | [`grpc.client.call.hedges`](HEDGES) | | hedges: attempts while an earlier one is in flight |
-//! | [`grpc.client.call.transparent_retries`](TRANSPARENT_RETRIES) | | resends of requests that no server has
-//! processed |
-//! | [`damper.attempts`](ATTEMPTS) | `grpc.status` | attempts that ended; one dropped in favour of another is
-//! not counted |
+//! | [`grpc.client.call.transparent_retries`](TRANSPARENT_RETRIES) | | resends of requests that no server has processed |
+//! | [`damper.attempts`](ATTEMPTS) | `grpc.status` | attempts that ended; one dropped in favour of another is not counted |
 //! | [`damper.would_hedges`](WOULD_HEDGES) | | hedges that observe mode would have sent |
-//! | [`damper.no_context_calls`](NO_CONTEXT_CALLS) | | calls without a request context, in a process that
-//! serves |
-//! | [`damper.outer_loop_calls`](OUTER_LOOP_CALLS) | | calls repeated after the route had failed in the same
-//! request |
+//! | [`damper.no_context_calls`](NO_CONTEXT_CALLS) | | calls without a request context, in a process that serves |
+//! | [`damper.outer_loop_calls`](OUTER_LOOP_CALLS) | | calls repeated after the route had failed in the same request |
 //! | [`damper.server.first_sends`](SERVER_FIRST_SENDS) | | requests served that were no retries |
 //! | [`damper.server.repeats`](SERVER_REPEATS) | `source`: `damper`, `grpc`, `envoy` | retries received |
 //! | [`damper.server.shed_repeats`](SERVER_SHED_REPEATS) | | retries that the callee's retry limit rejected |
-//! | [`damper.server.would_shed_repeats`](SERVER_WOULD_SHED_REPEATS) | | retries that an observed limit would
-//! have rejected |
+//! | [`damper.server.would_shed_repeats`](SERVER_WOULD_SHED_REPEATS) | | retries that an observed limit would have rejected |
 //!
 //! With the feature `queue`, [`damper.hand_overs`](HAND_OVERS) counts the failed calls of the process that
-//! were to become jobs, with the label `result`: `accepted`, `failed`, or `orphan`, a failed one whose job
-//! may run all the same.
+//! were to become jobs, with the label `result`: `accepted`, `failed`, or `orphan`, a failed one whose job may
+//! run all the same.
 //!
 //! Counters of the server layer only have the label `grpc.method`. A counter with a further label appears
 //! with its first value, as do `would_hedges` and the two after it.
@@ -44,8 +39,7 @@
 //! |---|---|
 //! | [`damper.call.duration`](CALL_DURATION) | each call, from its first attempt to the end of its response |
 //! | [`grpc.client.attempt.duration`](ATTEMPT_DURATION) | each attempt, including dropped ones |
-//! | [`grpc.client.call.retry_delay`](RETRY_DELAY) | time that a call waited without an attempt in flight,
-//! for calls that waited |
+//! | [`grpc.client.call.retry_delay`](RETRY_DELAY) | time that a call waited without an attempt in flight, for calls that waited |
 //!
 //! Differences from the gRFCs: `grpc.target` is the callee's service name as given to the client layer, not
 //! the channel's URI, which the layer cannot see. All series use it, so they can be joined. A96's retries,
@@ -62,8 +56,7 @@
 //! | successful without retry | `ok` |
 //! | successful with retry | `ok_after_retry`, `ok_by_hedge` |
 //! | failed with retry | `attempts_exhausted` |
-//! | failed without retry | `not_retryable`, `policy_off`, `retry_breaker`, `budget`, `deadline`,
-//! `max_duration`, `pushback`, `chain_retry_flag`, `chain_no_more_retry`, `stop_when`, `circuit_open`, `killed`, `not_replayable`, `committed`, `cancelled`, `retry`, and every fate of observe mode (`would` is `true`) |
+//! | failed without retry | `not_retryable`, `policy_off`, `retry_breaker`, `budget`, `deadline`, `max_duration`, `pushback`, `chain_retry_flag`, `chain_no_more_retry`, `stop_when`, `circuit_open`, `killed`, `not_replayable`, `committed`, `cancelled`, `retry`, and every fate of observe mode (`would` is `true`) |
 
 #[cfg(feature = "metrics")]
 mod histograms;

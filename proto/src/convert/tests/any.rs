@@ -316,6 +316,10 @@ pub(crate) fn any_queue() -> impl Strategy<Value = Queue> {
         let (expires_after, lease, keep_done, keep_dead) = times;
         let (max_jobs, max_bytes, max_body, max_submitter_share) = sizes;
         let (metadata, paused, name, owner) = texts;
+        // A slow delivery is no reason to hold the others.
+        let is_by_latency =
+            policy.stop_when.as_ref().is_some_and(|stop_when| stop_when.latency_above_percentile.is_some());
+        let on_stop = if is_by_latency { OnStop::Dead } else { on_stop };
         let metadata = metadata.into_iter().map(|name| format!("x{name}").replace("-bin", "-txt")).collect();
         let settings = QueueSettings {
             policy,
