@@ -76,7 +76,7 @@ pub use handlers::{BoxHandlers, ByType, Handlers};
 #[cfg(feature = "tower")]
 pub use layer::{ByClone, CopyRequest, RetryLayer, RetryService};
 pub use registry::Registry;
-pub use stateful::Stateful;
+pub use stateful::{BoxStateful, Stateful};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

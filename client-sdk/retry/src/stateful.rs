@@ -19,7 +19,7 @@ use crate::attempt::Attempt;
 use crate::error::{Error, NotAnswered, Reason};
 use crate::handle::Retry;
 use crate::handle::future::{Calling, LeavesRetry};
-use crate::handlers::{ByType, Handlers};
+use crate::handlers::{BoxHandlers, ByType, Handlers};
 use crate::source::{Local, Source};
 
 /// Makes one attempt per call, and counts the attempts of each key.
@@ -30,6 +30,10 @@ pub struct Stateful<K, E, P = ByType, S = Local> {
     leaves: LeavesRetry<E>,
     keys: Mutex<HashMap<K, KeyState>>,
 }
+
+/// A stateful retry with predicates whose type can be named: of a handle after
+/// [`boxed`](crate::Retry::boxed).
+pub type BoxStateful<K, T, E> = Stateful<K, E, BoxHandlers<T, E>>;
 
 /// The calls of a key so far.
 #[derive(Clone, Copy, Debug)]

@@ -13,8 +13,8 @@ use std::thread::{self, Thread};
 
 use common::{Fault, eager, ms, play};
 use damper_retry::{
-    Backoff, BoxRetry, Budget, Error, Fate, Handlers, Hedge, HedgeDelay, Mode, Policy, Ratio, Retry,
-    RetryBreaker, Stateful, Stop,
+    Backoff, BoxRetry, BoxStateful, Budget, Error, Fate, Handlers, Hedge, HedgeDelay, Mode, Policy, Ratio,
+    Retry, RetryBreaker, Stateful, Stop,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, advance, sleep, timeout};
@@ -360,6 +360,19 @@ async fn boxed_handle_is_kept_in_a_struct() {
     let (starts, result) = play(&client.fetch, &[Err(Fault::Io), Ok(0), Ok(7)]).await;
     assert_eq!((starts.len(), result.unwrap()), (3, 7));
     assert_eq!(play(&client.fetch.clone(), &[Err(Fault::Business)]).await.0.len(), 1);
+}
+
+/// A consumer of a queue that keeps its stateful retry.
+struct Consumer {
+    consume: BoxStateful<u64, (), Fault>,
+}
+
+#[tokio::test(start_paused = true)]
+async fn boxed_stateful_retry_is_kept_in_a_struct() {
+    let retry = eager().retry_if(|error: &Fault| *error == Fault::Io).build().unwrap();
+    let consumer = Consumer { consume: retry.boxed().stateful(10, ms(60_000)) };
+    let error = consumer.consume.call(7, async |_| Err(Fault::Io)).await.unwrap_err();
+    assert_eq!(error.fate(), Some(Fate::Retry));
 }
 
 /// The time limits of a call do not depend on when its future is first polled.
