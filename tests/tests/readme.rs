@@ -135,7 +135,7 @@ fn root() -> PathBuf {
 #[test]
 fn the_manifests_in_the_reference_of_policies_are_good() {
     let samples: Vec<_> = guide::blocks(POLICY).into_iter().filter(|block| block.info == "yaml").collect();
-    assert_eq!(samples.len(), 3, "two rules and a guard");
+    assert_eq!(samples.len(), 4, "two rules, a guard and a queue");
     for sample in samples {
         let documents = damper_proto::manifest::parse(&sample.text);
         let documents = documents.unwrap_or_else(|error| panic!("{error}: {}", sample.text));
@@ -203,6 +203,7 @@ fn paths_in_the_architecture_exist() {
         ("server", "control-plane/src"),
         ("store", "control-plane/store/src"),
         ("net", "control-plane/net/src"),
+        ("queue", "control-plane/queue/src"),
         ("sim", "control-plane/sim/src"),
         ("cli", "control-plane/cli/src"),
         ("wire", "proto/proto/damper/v1"),

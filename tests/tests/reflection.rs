@@ -211,7 +211,10 @@ async fn can_list_and_call_everything(server: &ControlPlane) {
     // The others are asked with nothing: what they answer is theirs, but it is an answer of their own.
     for (name, method) in methods.into_iter().filter(|(_, method)| !is_left_out(method)) {
         if let Err(status) = call(&channel, &method, json!({})).await {
-            assert!(matches!(status.code(), Code::InvalidArgument | Code::NotFound), "{name}: {status:?}");
+            let is_about_jobs = name.starts_with("damper.v1.Jobs/") || name.starts_with("damper.v1.Queues/");
+            let has_no_store = status.code() == Code::Unavailable && status.message().contains("job store");
+            let is_own = matches!(status.code(), Code::InvalidArgument | Code::NotFound);
+            assert!(is_own || is_about_jobs && has_no_store, "{name}: {status:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::state::error::ApiError;
 
 /// Returns the answer of a server without a job store.
 pub(crate) fn no_job_store() -> Status {
-    ApiError::unavailable("this server has no job store (--queues)").into()
+    ApiError::unavailable("this server has no job store").into()
 }
 
 /// The job service.
