@@ -13,6 +13,8 @@ import { GuardSchema } from "$wire/guards_pb";
 import type { Guard } from "$wire/guards_pb";
 import { KillSwitchSchema } from "$wire/kills_pb";
 import type { KillSwitch } from "$wire/kills_pb";
+import { QueueSchema } from "$wire/queues_pb";
+import type { Queue } from "$wire/queues_pb";
 import { RuleSchema } from "$wire/rules_pb";
 import type { Rule } from "$wire/rules_pb";
 import { TokenSchema } from "$wire/tokens_pb";
@@ -20,12 +22,13 @@ import type { Token } from "$wire/tokens_pb";
 import { when } from "./time";
 import { isBareList, isLeaf, leaf, scalar } from "./manifest";
 
-export type Settable = Rule | Guard | KillSwitch | Token;
+export type Settable = Rule | Guard | KillSwitch | Queue | Token;
 
 const SCHEMAS: Record<Settable["$typeName"], DescMessage> = {
   "damper.v1.Rule": RuleSchema,
   "damper.v1.Guard": GuardSchema,
   "damper.v1.KillSwitch": KillSwitchSchema,
+  "damper.v1.Queue": QueueSchema,
   "damper.v1.Token": TokenSchema,
 };
 

@@ -9,11 +9,12 @@ import { keyText } from "../format/key";
 import type { Address } from "../context/address.svelte";
 import type { Settable } from "../format/settings";
 
-export type Kind = "rule" | "guard" | "kill" | "token";
+export type Kind = "rule" | "guard" | "queue" | "kill" | "token";
 
 export const KINDS: Record<Kind, ObjectKind> = {
   rule: ObjectKind.RULE,
   guard: ObjectKind.GUARD,
+  queue: ObjectKind.QUEUE,
   kill: ObjectKind.KILL,
   token: ObjectKind.TOKEN,
 };
@@ -40,7 +41,7 @@ export function patternOf(key: ObjectKey | undefined): Pattern | undefined {
 
 // Kills end with their incident; a revoked token stays revoked.
 export function canGoBack(key: ObjectKey | undefined): boolean {
-  return key?.kind.case === "rule" || key?.kind.case === "guard";
+  return key?.kind.case === "rule" || key?.kind.case === "guard" || key?.kind.case === "queue";
 }
 
 export function settable(object: Object$ | undefined): Settable | undefined {
@@ -50,6 +51,7 @@ export function settable(object: Object$ | undefined): Settable | undefined {
 const VERBS: Record<Kind, readonly [string, string, string]> = {
   rule: ["created", "changed", "removed"],
   guard: ["created", "changed", "removed"],
+  queue: ["created", "changed", "removed"],
   kill: ["set", "changed", "ended"],
   token: ["created", "changed", "revoked"],
 };

@@ -7,10 +7,7 @@ import KillSwitch from "../kill/KillSwitch.svelte";
 import GuardPage from "../resources/guards/Guard.svelte";
 import Guards from "../resources/guards/Guards.svelte";
 import History from "../history/History.svelte";
-import JobPage from "../queues/Job.svelte";
 import Overview from "../routes/overview/Overview.svelte";
-import QueuePage from "../queues/Queue.svelte";
-import Queues from "../queues/Queues.svelte";
 import RoutePage from "../routes/route/Route.svelte";
 import RulePage from "../resources/rules/Rule.svelte";
 import RulesPage from "../resources/rules/Rules.svelte";
@@ -30,15 +27,12 @@ export interface Page {
 
 const GUARD = "With a guard, the owner of a service limits the retries that its callers' rules allow. All guards that match a route apply.";
 
-const QUEUE = "A queue keeps calls that must not be lost, and delivers them to a worker until one succeeds.";
-
 export const PAGES: readonly Page[] = [
   { path: "/", name: "Overview", title: "Overview", filter: "Filter routes by name", View: Overview },
   { path: "/chain", name: "Chain", title: "Chain", about: "Calls between services, and how their retries multiply along a chain of calls.", filter: "Filter edges by name", View: Chain },
   { path: "/rules", name: "Rules", title: "Rules", about: "A rule sets how failed calls are retried. The narrowest rule that matches a route applies.", filter: "Filter rules by name", View: RulesPage },
   { path: "/uncovered", name: "Without rules", title: "Routes without rules", about: "Calls of these routes are sent once and reported, not retried.", filter: "Filter routes by name", View: Uncovered },
   { path: "/guards", name: "Guards", title: "Guards", about: GUARD, filter: "Filter guards by name or owner", View: Guards },
-  { path: "/queues", name: "Queues", title: "Queues", about: QUEUE, filter: "Filter queues by name or owner", View: Queues },
   { path: "/clients", name: "Clients", title: "Clients", about: "Connected processes with the Damper SDK.", filter: "Filter clients by name", View: Clients },
   { path: "/history", name: "History", title: "History", about: "Changes of rules, guards, kill switches and tokens.", filter: "Filter changes by name", View: History },
   { path: "/kill", name: "Kill switch", title: "Kill switch", about: "Stops retries or all calls within about a second, for a limited time. Overrides every rule.", View: KillSwitch },
@@ -47,8 +41,6 @@ export const PAGES: readonly Page[] = [
 // Pages of one object, linked from other pages.
 export const DETAILS: readonly Page[] = [
   { path: "/guard", name: "Guards", title: "Guard", about: GUARD, View: GuardPage },
-  { path: "/job", name: "Queues", title: "Job", about: "A kept call, and what became of its deliveries.", View: JobPage },
-  { path: "/queue", name: "Queues", title: "Queue", about: QUEUE, View: QueuePage },
   { path: "/route", name: "Overview", title: "Route", about: "Calls from one service to one method of another.", View: RoutePage },
   { path: "/rule", name: "Rules", title: "Rule", about: "How failed calls of the matching routes are retried.", View: RulePage },
 ];
