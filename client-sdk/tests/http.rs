@@ -181,7 +181,7 @@ async fn hanging() -> (String, Arc<AtomicU32>) {
 }
 
 #[tokio::test]
-async fn cut_request_is_sent_again_only_if_it_may_be() {
+async fn cut_request_is_retried_only_if_it_may_be() {
     let limits =
         "max_attempts: 3, per_attempt_timeout: 200ms, codes: { allow: [UNAVAILABLE, DEADLINE_EXCEEDED] }";
     let rule = RULE.replace("max_attempts: 3", limits);

@@ -28,7 +28,7 @@ impl Sent<()> {
     }
 }
 
-/// What a vendor's own header says about a retry.
+/// Meaning of a vendor's own header for retries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryHint {
     /// Nothing: the status decides.

@@ -47,7 +47,8 @@ type Template = Arc<dyn Fn(&Method, &str) -> String + Send + Sync>;
 /// ```
 /// use damper_sdk::http::PathTemplate;
 ///
-/// let request = http::Request::get("http://catalog/pages/7").extension(PathTemplate::new("/pages/{number}"));
+/// let template = PathTemplate::new("/pages/{number}");
+/// let request = http::Request::get("http://catalog/pages/7").extension(template);
 /// # drop(request);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -126,8 +126,8 @@ impl<P> Builder<P> {
     }
 
     /// Sets the codes that are retried. Default: UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED and
-    /// ABORTED. Errors that a predicate retries are UNAVAILABLE, attempts that were cut DEADLINE_EXCEEDED, and
-    /// errors that are not retried FAILED_PRECONDITION.
+    /// ABORTED. Errors that a predicate retries are UNAVAILABLE, attempts that were cut DEADLINE_EXCEEDED,
+    /// and errors that are not retried FAILED_PRECONDITION.
     pub fn codes(mut self, codes: &[Code]) -> Self {
         self.settings.retry().codes = CodeSet::of(codes);
         self
@@ -265,8 +265,8 @@ macro_rules! handler_methods {
             }
 
             /// Awaits what `work` returns after attempt n has failed with an error and before the next one.
-            /// The backoff passes at the same time. Several run in their order. Blocking and stateful calls do
-            /// not run them.
+            /// The backoff passes at the same time. Several run in their order. Blocking and stateful calls
+            /// do not run them.
             pub fn before_retry<E, Fut, F: Fn(u32, &E) -> Fut>(
                 self,
                 work: F,
