@@ -63,12 +63,11 @@ impl HandOver {
         Self { order_key: order_key.into(), ..self }
     }
 
-    /// Names of request metadata to keep with the job, in addition to `traceparent`. The queue must allow
-    /// them. Credentials and binary values cannot be kept.
+    /// Names of request metadata to keep with the job. A queue rejects names that its setting `metadata` does
+    /// not list. Credentials and binary values cannot be kept. Default: `traceparent`, as for queues.
     #[must_use]
-    pub fn keep_metadata<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
-        self.metadata.extend(names.into_iter().map(Into::into));
-        self
+    pub fn keep_metadata<N: Into<String>>(self, names: impl IntoIterator<Item = N>) -> Self {
+        Self { metadata: names.into_iter().map(Into::into).collect(), ..self }
     }
 }
 

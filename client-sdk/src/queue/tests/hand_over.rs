@@ -78,8 +78,11 @@ async fn failed_call_becomes_a_job_and_keeps_its_error() {
     let mut world = World::new(enforce());
     let slow = |reply| after(7, reply);
     let peer = Peer::new([unavailable(), unavailable(), slow(unavailable())]);
-    let mut request =
-        wanted(HandOver::to(QUEUE, "order-17").order_key("o").keep_metadata(["x-tenant", "X-b-bin"]));
+    let mut request = wanted(HandOver::to(QUEUE, "order-17").order_key("o").keep_metadata([
+        "traceparent",
+        "X-Tenant",
+        "X-b-bin",
+    ]));
     for (name, value) in [
         ("traceparent", "00-1-2-3"),
         ("x-tenant", "a"),
