@@ -428,7 +428,7 @@ mod tests {
         for part in [
             "DAMPER_LISTEN: \"here\"",
             "DAMPER_LOG: \"xml\"",
-            "DAMPER_HISTORY_RETENTION: \"23h\": is shorter than 24 h",
+            "DAMPER_HISTORY_RETENTION: \"23h\": must be at least 24 h",
             "DAMPER_MAX_AMPLIFICATION: \"1001\": must be between 1 and 1000",
             "DAMPER_REPLICAS: \"0\": must be between 1 and 65",
             "damper.yaml: store: \"postgres://x\"",
