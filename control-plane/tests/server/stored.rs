@@ -1,9 +1,8 @@
 //! Data of earlier versions: a store and an export that version 0.1.0 wrote are read in full.
 //!
 //! `golden/store-0.1.0` has the files of an embedded store, the export of its contents and a token of it.
-//! They
-//! are never renewed, because data of users is not. A later version whose format has grown adds a folder with
-//! `cargo test -p damper-control-plane --test server write_store_fixture -- --ignored`.
+//! They are never renewed, because data of users is not. A later version whose format has grown adds a
+//! folder: `DAMPER_TEST_UPDATE=1 cargo test -p damper-control-plane --test server stored`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,12 +29,12 @@ fn fixture(name: &str) -> String {
     std::fs::read_to_string(folder("0.1.0").join(name)).unwrap()
 }
 
-/// Starts a server on a copy of the fixture. It drops no history, however old the fixture becomes.
-async fn start_on_fixture() -> Running {
+/// Starts a server on a copy of a store. It drops no history, however old the store is.
+async fn start_on(store: &Path) -> Running {
     let copy = TempDir::new().unwrap();
     std::fs::create_dir(copy.path().join("store")).unwrap();
     for file in STORE_FILES {
-        std::fs::copy(folder("0.1.0").join(file), copy.path().join("store").join(file)).unwrap();
+        std::fs::copy(store.join(file), copy.path().join("store").join(file)).unwrap();
     }
     start_in(copy, |settings| {
         settings.auth = Auth::Tokens;
@@ -88,7 +87,7 @@ fn everything(text: &str) -> Vec<v1::ApplyRulesRequest> {
 
 #[tokio::test]
 async fn store_of_version_0_1_0_is_read_in_full() {
-    let server = start_on_fixture().await;
+    let server = start_on(&folder("0.1.0")).await;
     let token = fixture("token");
     assert_eq!(export(&server, &token, Some(8)).await, fixture("export.yaml"), "rules and guards");
 
@@ -129,8 +128,7 @@ async fn export_of_version_0_1_0_is_imported_in_full() {
     server.stop().await;
 }
 
-/// Writes an entry of every kind, one that is changed and one that is removed. Returns an administrator's
-/// token.
+/// Writes an entry of every kind, one that is changed and one that is removed. Returns an admin's token.
 async fn write_all(server: &Guarded) -> String {
     let options = |reason: &str| {
         Some(v1::WriteOptions {
@@ -162,17 +160,26 @@ async fn write_all(server: &Guarded) -> String {
     server.try_make(token).await.unwrap().secret
 }
 
+/// With `DAMPER_TEST_UPDATE=1` the files become the fixture of this version, if it has none.
 #[tokio::test]
-#[ignore = "writes the fixture of a new version"]
-async fn write_store_fixture() {
-    let folder = folder(env!("CARGO_PKG_VERSION"));
-    std::fs::create_dir(&folder).expect("the fixture of a version is written once");
+async fn store_of_this_version_is_read_in_full() {
     let server = Guarded::start().await;
     let token = write_all(&server).await;
-    std::fs::write(folder.join("export.yaml"), export(&server.server, &token, None).await).unwrap();
-    std::fs::write(folder.join("token"), token).unwrap();
-    let store = server.server.stop().await;
-    for file in STORE_FILES {
-        std::fs::copy(store.path().join("store").join(file), folder.join(file)).unwrap();
+    let exported = export(&server.server, &token, None).await;
+    let stopped = server.server.stop().await;
+    let store = stopped.path().join("store");
+
+    let again = start_on(&store).await;
+    assert_eq!(export(&again, &token, None).await, exported);
+    again.stop().await;
+
+    let fixture = folder(env!("CARGO_PKG_VERSION"));
+    if std::env::var_os("DAMPER_TEST_UPDATE").is_some() && !fixture.exists() {
+        std::fs::create_dir(&fixture).unwrap();
+        for file in STORE_FILES {
+            std::fs::copy(store.join(file), fixture.join(file)).unwrap();
+        }
+        std::fs::write(fixture.join("export.yaml"), exported).unwrap();
+        std::fs::write(fixture.join("token"), token).unwrap();
     }
 }
