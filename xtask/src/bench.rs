@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use crate::command::Command;
+use crate::command::{self, Command};
 use crate::tools;
 
 /// Measures the rows that are asked for; `--short` (the default), `--full` and `--smallest` say how much.
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         .args(args)
         .env("DAMPER_BINARY", damper)
         .env("DAMPER_TEST_ETCD", tools::etcd()?)
-        .env("PROTOC", tools::protoc()?)
+        .env("PROTOC", command::protoc()?)
         .replace_this_process()
 }
 

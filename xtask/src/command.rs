@@ -6,8 +6,6 @@ use std::process::Stdio;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::tools;
-
 /// A program with its arguments.
 pub(crate) struct Command {
     inner: std::process::Command,
@@ -22,10 +20,10 @@ impl Command {
         Self { inner, shown: program.as_ref().to_string_lossy().into_owned() }
     }
 
-    /// The cargo that runs this task, told where `protoc` is.
+    /// The cargo that runs this task, with the path of `protoc`.
     pub(crate) fn cargo() -> Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Self::new(cargo).env("PROTOC", tools::protoc()?);
+        let mut command = Self::new(cargo).env("PROTOC", protoc()?);
         "cargo".clone_into(&mut command.shown);
         Ok(command)
     }
@@ -93,4 +91,12 @@ impl Command {
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
+}
+
+/// The protobuf compiler that building the etcd client needs.
+pub(crate) fn protoc() -> Result<PathBuf> {
+    match std::env::var_os("PROTOC") {
+        Some(protoc) => Ok(protoc.into()),
+        None => protoc_bin_vendored::protoc_bin_path().context("no protoc for this machine; set PROTOC"),
+    }
 }

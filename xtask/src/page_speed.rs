@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 
-use crate::command::{Command, root};
+use crate::command::{self, Command, root};
 use crate::tools;
 
 /// Prints a table.
@@ -18,7 +18,7 @@ pub(crate) fn run() -> Result<()> {
         .run()?;
     Command::new("npm")
         .args(["run", "--silent", "generate"])
-        .env("PROTOC", tools::protoc()?)
+        .env("PROTOC", command::protoc()?)
         .in_folder("web-ui")
         .run()?;
     let built = tools::target().join("release");

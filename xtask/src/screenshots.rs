@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::command::{Command, root};
+use crate::command::{self, Command, root};
 use crate::tools;
 
 const SMALLER: &str = "web-ui/screenshots/smaller";
@@ -35,7 +35,7 @@ fn build() -> Result<()> {
     npm_ci("web-ui")?;
     Command::new("npm")
         .args(["run", "--silent", "generate"])
-        .env("PROTOC", tools::protoc()?)
+        .env("PROTOC", command::protoc()?)
         .in_folder("web-ui")
         .run()
 }

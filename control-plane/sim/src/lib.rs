@@ -26,7 +26,7 @@ pub use damper_core::fault::Faults;
 pub use outcome::{Figures, Hop, Latency, Outcome, Phase, RECOVERED_FOR, Second, ServiceFigures};
 pub use scenario::Scenario;
 pub use spread::{LENGTH, LIST, Spread};
-pub use trace::{Trace, trace};
+pub use trace::Trace;
 pub use what_if::{Change, Downstream, Measured, Prediction, RATE, Side, what_if};
 
 /// Simulates every strategy of a scenario under its seed.
@@ -51,4 +51,16 @@ fn simulate(plan: &plan::Plan<'_>) -> Vec<Figures> {
         Figures::of(&strategy.name, plan, ledger)
     };
     plan.scenario.strategies.iter().map(figures).collect()
+}
+
+/// Simulates every strategy of a scenario and returns a trace of each request in order of their starts.
+///
+/// # Errors
+/// All faults of the scenario, by their path in the YAML form.
+pub fn trace(scenario: &Scenario) -> Result<Vec<Vec<Trace>>, Faults> {
+    let plan = plan::Plan::new(scenario)?;
+    let of = |strategy: &scenario::Strategy| {
+        world::World::new(&plan, strategy, scenario.seed).traced().run().traces.unwrap_or_default()
+    };
+    Ok(scenario.strategies.iter().map(of).collect())
 }

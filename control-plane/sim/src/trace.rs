@@ -4,11 +4,6 @@
 //! cause matters, as in a comparison with measurements that number their requests, ask for this.
 
 use damper_core::Time;
-use damper_core::fault::Faults;
-
-use crate::plan::Plan;
-use crate::scenario::{Scenario, Strategy};
-use crate::world::World;
 
 /// One request at the top.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,18 +17,6 @@ pub struct Trace {
     /// Handler arrivals on its behalf, by hop from the top down. Includes requests failed by a fault or a
     /// full queue, but not those rejected by the retry limit.
     pub arrivals: Vec<u32>,
-}
-
-/// Simulates every strategy of a scenario and returns a trace of each request in order of their starts.
-///
-/// # Errors
-/// All faults of the scenario, by their path in the YAML form.
-pub fn trace(scenario: &Scenario) -> Result<Vec<Vec<Trace>>, Faults> {
-    let plan = Plan::new(scenario)?;
-    let of = |strategy: &Strategy| {
-        World::new(&plan, strategy, scenario.seed).traced().run().traces.unwrap_or_default()
-    };
-    Ok(scenario.strategies.iter().map(of).collect())
 }
 
 impl Trace {
