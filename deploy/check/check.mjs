@@ -3,7 +3,7 @@
 //
 // The schemas are those of the package kubernetes-models, which is made from Kubernetes' own description of its API.
 // Each object is checked twice: by its validator (types, required fields, formats, enumerations), and by the TypeScript
-// compiler as a literal of its type, which alone refuses fields that do not exist. What it does not check is what an
+// compiler as a literal of its type, which alone rejects fields that do not exist. What it does not check is what an
 // object means; that is asserted in tests/tests/deployment.rs.
 import { readFileSync, readdirSync, statSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -61,7 +61,7 @@ function isResource(object) {
   return typeof object?.apiVersion === "string" && typeof object?.kind === "string";
 }
 
-/** The settings of `damper serve` lie beside the manifests; the binary checks them itself. */
+/** The settings of `damper serve` are in the same folder as the manifests; the binary checks them. */
 function isSettings(file) {
   return file.endsWith("damper.yaml");
 }
@@ -124,7 +124,7 @@ function faultsByType(resources) {
   });
 }
 
-/** Kustomize says itself what else is wrong; this finds a file that is not there, or one that is forgotten. */
+/** Finds missing files and files that are not listed; Kustomize reports all other errors. */
 function faultsOfKustomization({ file, object }) {
   const folder = dirname(file);
   const unknown = Object.keys(object).filter((key) => !KUSTOMIZATION_KEYS.includes(key));

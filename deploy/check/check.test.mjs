@@ -1,4 +1,4 @@
-// That the checker refuses what a cluster would refuse, and what a cluster would silently drop.
+// The checker rejects what a cluster would reject, and what a cluster would silently drop.
 import assert from "node:assert/strict";
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -43,7 +43,7 @@ const CHANGES = {
   "a file that a kustomization names and that is not there": ["sled/kustomization.yaml", "stateful-set", "statefulset"],
 };
 for (const [what, change] of Object.entries(CHANGES)) {
-  test(`refused: ${what}`, async () => {
+  test(`rejected: ${what}`, async () => {
     const faults = await faultsAfter(...change);
     assert.notDeepEqual(faults, []);
     assert.ok(faults.every((fault) => fault.includes(dirname(change[0]))), faults.join("\n"));

@@ -168,7 +168,7 @@ impl Answer {
 }
 
 impl Script {
-    /// True if any answer raises the flag up.
+    /// True if any answer carries the no-more-retry flag.
     pub(crate) fn raises_flag(&self) -> bool {
         let raised = |fields: &HeaderMap| fields.contains_key(NO_MORE_RETRY);
         self.answers.iter().any(|answer| match &answer.kind {

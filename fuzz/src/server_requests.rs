@@ -4,7 +4,7 @@
 //! Checked of every request:
 //! - The handler runs once, inside a context that says no more time than the request, and no repeat where the
 //!   layer stands at the border; or it does not run and the answer is the refusal.
-//! - Status, headers, data and trailers are the handler's, but for the three fields of the flag up, which stand
+//! - Status, headers, data and trailers are the handler's, but for the three fields of the no-more-retry flag, which stand
 //!   all together, only on an error, only where a call in serving the request failed or
 //!   one of its answers raised it.
 //! - An answer that is nothing but headers stays one. Every request is counted once.

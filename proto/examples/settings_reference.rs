@@ -284,7 +284,7 @@ fn wire() -> Vec<Row> {
             "replay_limit_bytes",
             DEFAULT_REPLAY_LIMIT.to_string(),
             range(&REPLAY_LIMIT),
-            "request bytes buffered per call for further attempts (and 16 MiB per process); also the longest \
+            "request bytes buffered per call for further attempts (and 16 MiB per process for gRPC); also the longest \
              response that `hold_unary` delays",
         ),
         (

@@ -1,8 +1,7 @@
 //! Numbers and types of the wire: `wire_numbers.txt` lists every field, enum value and method.
 //!
 //! A published line stays: old clients, servers and stores depend on it. New lines are allowed, and
-//! `DAMPER_TEST_UPDATE=1` adds them to the file; a changed line has to be removed from the file by the
-//! author.
+//! `DAMPER_TEST_UPDATE=1` adds them to the file; the author of a change removes its old line.
 
 use std::collections::BTreeSet;
 use std::path::Path;

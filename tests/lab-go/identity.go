@@ -75,7 +75,7 @@ func once(ctx context.Context, attempt func(context.Context) error) error {
 	return attempt(ctx)
 }
 
-// retryable says whether a call that ended so may be repeated.
+// retryable returns true if a call with this error may be retried.
 func retryable(err error) bool {
 	code := status.Code(err)
 	return code == codes.Unavailable || code == codes.DeadlineExceeded

@@ -1,8 +1,8 @@
 // Command lab-go plays the callers of a fleet in the lab, with what Go has against too many retries.
 //
-// What is played is decided in tests/src/lab: this program is told what it is by its one argument, says that it is
-// ready, plays the load that it is given by one line of input, and tells by one line how each call ended. It ends when
-// its input does.
+// tests/src/lab decides what is played: the one argument is the spec of this process. It prints "ready", plays
+// the load in each line of input, and prints a line with the result of each call. It ends at the end of its
+// input.
 package main
 
 import (
@@ -42,13 +42,13 @@ type spec struct {
 	Restart    *duration
 }
 
-// order is what the process is told: the calls to make, each with its number, when it is due after the load has begun,
-// in microseconds, and which identity makes it.
+// order lists the calls to make: the number of each, the time after the start at which it is due, in
+// microseconds, and its identity.
 type order struct {
 	Load [][3]int64
 }
 
-// answer tells, call by call, how many microseconds it took and whether it succeeded.
+// answer contains, for each call, its microseconds and whether it succeeded.
 type answer struct {
 	Ended [][2]any `json:"ended"`
 }
@@ -72,8 +72,8 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	told := json.NewEncoder(out)
-	if err := told.Encode("ready"); err != nil {
+	answers := json.NewEncoder(out)
+	if err := answers.Encode("ready"); err != nil {
 		return err
 	}
 	orders := json.NewDecoder(bufio.NewReader(in))
@@ -84,7 +84,7 @@ func run(args []string, in io.Reader, out io.Writer) error {
 		} else if err != nil {
 			return err
 		}
-		if err := told.Encode(answer{fleet.play(order.Load)}); err != nil {
+		if err := answers.Encode(answer{fleet.play(order.Load)}); err != nil {
 			return err
 		}
 	}
@@ -116,23 +116,23 @@ func (f *fleet) play(load [][3]int64) [][2]any {
 		go f.restart(begin, f.spec.Restart.of(), stop)
 	}
 	ended := make([][2]any, len(load))
-	var underWay sync.WaitGroup
+	var inFlight sync.WaitGroup
 	for i, call := range load {
 		due := begin.Add(time.Duration(call[1]) * time.Microsecond)
 		time.Sleep(time.Until(due))
 		identity := f.identities[call[2]].Load()
-		underWay.Go(func() {
+		inFlight.Go(func() {
 			ctx, cancel := context.WithDeadline(context.Background(), due.Add(f.spec.Patience.of()))
 			defer cancel()
 			err := identity.call(ctx, strconv.FormatInt(call[0], 10))
 			ended[i] = [2]any{time.Since(due).Microseconds(), err == nil}
 		})
 	}
-	underWay.Wait()
+	inFlight.Wait()
 	return ended
 }
 
-// restart lets identities take turns to be thrown away and made anew, each once in every so long.
+// restart replaces the identities in turn, each once per interval.
 func (f *fleet) restart(begin time.Time, every time.Duration, stop <-chan struct{}) {
 	count := len(f.identities)
 	for turn := 1; ; turn++ {
@@ -144,7 +144,7 @@ func (f *fleet) restart(begin time.Time, every time.Duration, stop <-chan struct
 		}
 		identity, err := newIdentity(f.spec)
 		if err != nil {
-			fmt.Fprintln(os.Stderr, "lab-go: an identity does not begin anew:", err)
+			fmt.Fprintln(os.Stderr, "lab-go: an identity cannot be replaced:", err)
 			os.Exit(1)
 		}
 		old := f.identities[(turn-1)%count].Swap(identity)

@@ -89,7 +89,7 @@ async function bring(page: Page, proxy: BlockingProxy, shown: Shown, state: Stat
 }
 
 async function refused(page: Page): Promise<void> {
-  await page.getByLabel("Token").fill("damper_nobody_00000000000000000000000000000000000000000000");
+  await page.getByLabel("Token").fill("damper_unknown_00000000000000000000000000000000000000000000");
   await page.keyboard.press("Enter");
   await expect(page.getByRole("alert")).not.toBeEmpty();
 }

@@ -143,7 +143,10 @@ fn describe() {
         (SERVER_FIRST_SENDS, "Requests served that were no retries"),
         (SERVER_REPEATS, "Retries received, by source"),
         (SERVER_SHED_REPEATS, "Retries that the callee's retry limit rejected"),
-        (SERVER_WOULD_SHED_REPEATS, "Retries that an observed repeat limit would have rejected"),
+        (
+            SERVER_WOULD_SHED_REPEATS,
+            "Retries that the callee's retry limit would have rejected, in observe mode",
+        ),
     ] {
         ::metrics::describe_counter!(name, Unit::Count, text);
     }

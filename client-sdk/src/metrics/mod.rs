@@ -94,7 +94,7 @@ pub const SERVER_FIRST_SENDS: &str = "damper.server.first_sends";
 pub const SERVER_REPEATS: &str = "damper.server.repeats";
 /// Counter: retries that the callee's retry limit rejected.
 pub const SERVER_SHED_REPEATS: &str = "damper.server.shed_repeats";
-/// Counter: retries that an observed repeat limit would have rejected.
+/// Counter: retries that the callee's retry limit would have rejected, in observe mode.
 pub const SERVER_WOULD_SHED_REPEATS: &str = "damper.server.would_shed_repeats";
 /// Counter: failed calls that were to become jobs, by `result`.
 pub const HAND_OVERS: &str = "damper.hand_overs";

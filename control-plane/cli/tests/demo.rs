@@ -1,7 +1,7 @@
 //! The demo as a user runs it, and the figures that it promises, read from its own report.
 //!
-//! One run of the real binary tells the whole story, observe mode included, with the shortest phases that can
-//! show it: two of them must outlast the retry breaker's window.
+//! One run of the real binary plays the whole scenario, observe mode included, with the shortest phases that
+//! can show it: two of them must outlast the retry breaker's window.
 #![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
 
 use std::io::{BufRead as _, BufReader};
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-/// The story takes about 47 s; some seconds are left for the fault switch after it.
+/// The scenario takes about 47 s; some seconds are left for the fault switch after it.
 const ARGUMENTS: [&str; 12] = [
     "demo",
     "--observe",
@@ -110,7 +110,7 @@ fn fates_add_up_to_the_calls_that_arrived(report: &Value) {
     }
 }
 
-/// Runs the demo to its end, and sets a fault from "another terminal" once the story has been told.
+/// Runs the demo to its end, and sets a fault from "another terminal" at the end of the scenario.
 fn run_demo(folder: &Path) -> String {
     let damper = env!("CARGO_BIN_EXE_damper");
     let child =

@@ -33,7 +33,7 @@ impl Mirror {
         Self { cluster, replica, epoch, clients: HashMap::new() }
     }
 
-    /// Starts a new stream of this epoch.
+    /// Begins a new stream, which the replica opened under this epoch of the store.
     pub(crate) fn begin(&mut self, epoch: Arc<str>) {
         self.epoch = epoch;
         self.clients.values_mut().for_each(|(_, is_current)| *is_current = false);

@@ -114,7 +114,7 @@ pub struct ServerConfig {
     pub max_routes: usize,
     /// The most bytes of all statistics: totals of processes, windows of routes, failed calls. Default 96
     /// MiB.
-    pub max_figures_bytes: usize,
+    pub max_statistics_bytes: usize,
     /// Writes that raise the worst chain above this are rejected unless forced. Default 16.
     pub max_amplification: MaxAmplification,
     /// Changes older than this are dropped, but for the last 1,000. Default 30 days.
@@ -173,7 +173,7 @@ impl ServerConfig {
             max_tokens: MAX_TOKENS,
             max_apply_bytes: 16 << 20,
             max_routes: 10_000,
-            max_figures_bytes: 96 << 20,
+            max_statistics_bytes: 96 << 20,
             max_amplification: MaxAmplification::default(),
             history_retention: HistoryRetention::default(),
             first_retention_after: Duration::from_secs(60),

@@ -94,7 +94,7 @@ fn not_applied(input: &DoctorInput) -> Vec<v1::Finding> {
         };
         let subject = format!("kill {}", stored.kill.pattern());
         let message = format!("{others}{service} {instance}: {why}");
-        found.push(finding(codes::KILL_NOT_OBEYED, &subject, message));
+        found.push(finding(codes::KILL_NOT_APPLIED, &subject, message));
     }
     found
 }
@@ -140,7 +140,7 @@ fn no_client(input: &DoctorInput) -> Vec<v1::Finding> {
             format!("no process of {service} is connected; {others}")
         }
     };
-    vec![finding(codes::NOBODY_CONNECTED, &input.service, message)]
+    vec![finding(codes::NO_CLIENT_CONNECTED, &input.service, message)]
 }
 
 fn lagging(input: &DoctorInput) -> Vec<v1::Finding> {

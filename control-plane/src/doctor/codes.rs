@@ -34,7 +34,7 @@ codes! {
     CLIENT_HELD = "client_held", Danger,
         "Connected processes run rules that the store does not contain: they keep these rules and receive only kills.",
         "If the store was emptied or restored from a backup, correct its content and run `damper store accept`; otherwise check the epoch and revision that these processes report.";
-    REPLICA_UNHEARD = "replica_unheard", Warning,
+    REPLICA_UNREACHABLE = "replica_unreachable", Warning,
         "Another replica is unreachable: the statistics shown here omit the clients connected to it.",
         "`damper replicas` shows the cause. A stopped replica leaves the list after 10 s; a running one is reconnected automatically.";
     REPLICA_BEHIND = "replica_behind", Warning,
@@ -64,12 +64,12 @@ codes! {
     KILL_IN_FORCE = "kill_in_force", Warning,
         "A kill switch stops retries and hedges, or all calls.",
         "End it with `damper unkill` after the incident, or let it expire.";
-    KILL_NOT_OBEYED = "kill_not_obeyed", Danger,
+    KILL_NOT_APPLIED = "kill_not_applied", Danger,
         "Connected processes do not apply a kill switch in force: they lack the feature, or reject it.",
         "Update the SDK there; until then DAMPER_MODE=off or the override file stops them.";
 
     // Clients.
-    NOBODY_CONNECTED = "nobody_connected", Warning,
+    NO_CLIENT_CONNECTED = "no_client_connected", Warning,
         "No process of a service is connected: it gets no rules, and its calls are unknown.",
         "Give `Damper::connect` the address of this control plane and the service's name, then read the service's log.";
     CLIENT_LAGS = "client_lags", Warning,
@@ -141,7 +141,7 @@ codes! {
         "No process of a callee is connected, but a service of another name serves exactly the methods called on it.",
         "Give `client_layer` the callee's own service name: rules and guards for that name do not reach these calls.";
     CALLEE_UNKNOWN = "callee_unknown", Hint,
-        "No process of a callee is connected: retries before and behind it multiply, and no retry limit protects it.",
+        "No process of a callee is connected: retries of its callers and its own multiply, and no retry limit protects it.",
         "Add the SDK to the callee too, if it is yours, and check that both names are spelt alike.";
 
     // Rules in the fleet.
@@ -181,8 +181,10 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/findings.md");
         let text = std::fs::read_to_string(path).unwrap();
         for known in ALL {
-            assert!(text.contains(&format!("`{}`", known.code)), "{} is not in docs/findings.md", known.code);
-            assert!(text.contains(known.remedy), "docs/findings.md has another remedy for {}", known.code);
+            // The word that the command line and the web UI print.
+            let severity = if known.severity == Danger { "critical" } else { known.severity.name() };
+            let row = format!("| `{}` | {severity} | {} | {} |", known.code, known.meaning, known.remedy);
+            assert!(text.contains(&row), "docs/findings.md lacks {row:?}");
         }
     }
 }

@@ -18,7 +18,7 @@ const EXPORT_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 const CLOCKS_AGREE: Duration = Duration::from_secs(2);
 
 pub(crate) const CHECKS: &[Check] = &[
-    Check { what: "replicas are connected to each other", scope: count, find: unheard },
+    Check { what: "replicas are connected to each other", scope: count, find: unreachable },
     Check { what: "all expected replicas are running", scope: wanted, find: missing },
     Check { what: "rules and guards were exported in the last week", scope: exported, find: export_old },
     Check { what: "replicas are at the same revision", scope: count, find: behind },
@@ -29,12 +29,16 @@ fn count(input: &DoctorInput) -> String {
     many(input.replicas.len(), "replica")
 }
 
-fn unheard(input: &DoctorInput) -> Vec<v1::Finding> {
-    let unheard = input.replicas.iter().filter(|replica| !replica.problem.is_empty());
-    let findings = unheard.map(|v1::Replica { id, address, problem, unheard_since, .. }| {
+fn unreachable(input: &DoctorInput) -> Vec<v1::Finding> {
+    let unreachable = input.replicas.iter().filter(|replica| !replica.problem.is_empty());
+    let findings = unreachable.map(|v1::Replica { id, address, problem, unheard_since, .. }| {
         let since = unheard_since.and_then(|since| SystemTime::try_from(since).ok()).unwrap_or(input.now);
         let ago = age(since, input.now);
-        finding(codes::REPLICA_UNHEARD, id, format!("{address} has been unreachable for {ago}: {problem}"))
+        finding(
+            codes::REPLICA_UNREACHABLE,
+            id,
+            format!("{address} has been unreachable for {ago}: {problem}"),
+        )
     });
     findings.collect()
 }

@@ -163,8 +163,10 @@ fn nobody_is_missed_while_clients_connect_to_a_server_that_has_started() {
     input.replicas_wanted = Some(2);
     let missed = |input: &DoctorInput| {
         let all = codes(input).into_iter();
-        all.filter(|code| ["nobody_connected", "callee_unknown", "replica_missing"].contains(&code.as_str()))
-            .count()
+        all.filter(|code| {
+            ["no_client_connected", "callee_unknown", "replica_missing"].contains(&code.as_str())
+        })
+        .count()
     };
     input.started = input.now - Duration::from_secs(4);
     assert_eq!(missed(&input), 0);
@@ -216,9 +218,9 @@ fn a_replica_is_told_that_is_not_heard_or_has_been_elsewhere_for_long() {
     let problem = "connection refused".to_owned();
     input.replicas = vec![v1::Replica { problem, unheard_since: Some(since.into()), ..heard.clone() }];
     let found = input.diagnosis().findings;
-    let unheard = found.iter().find(|finding| finding.code == "replica_unheard").unwrap();
-    assert_eq!(unheard.subject, "b-1");
-    assert!(unheard.message.contains("for 30s: connection refused"), "{unheard:?}");
+    let unreachable = found.iter().find(|finding| finding.code == "replica_unreachable").unwrap();
+    assert_eq!(unreachable.subject, "b-1");
+    assert!(unreachable.message.contains("for 30s: connection refused"), "{unreachable:?}");
 
     input.replicas = vec![heard];
     let apart = |seconds| OutOfSyncPeer {

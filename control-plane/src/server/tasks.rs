@@ -117,7 +117,7 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
     });
     let fleet = Arc::new(FleetState {
         state,
-        stats: Stats::new(settings.max_routes, settings.max_figures_bytes, hub.pace()),
+        stats: Stats::new(settings.max_routes, settings.max_statistics_bytes, hub.pace()),
         hub,
         metrics,
         deliveries: Deliveries::default(),

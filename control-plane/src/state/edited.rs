@@ -52,12 +52,12 @@ impl Snapshot {
         Some(policy)
     }
 
-    /// Returns the policy in force on the routes of a pattern that no narrower pattern covers: that of its
-    /// rule, or of the next wider one, after the guards that cover all of these routes.
+    /// Returns the policy in force on the routes of a pattern that no more specific pattern covers: that of
+    /// its rule, or of the next less specific one, after the guards that cover all of these routes.
     pub(crate) fn policy_for(&self, pattern: &Pattern) -> Option<Policy> {
         let (_, stored) = self.stored_of(pattern.covering()).next()?;
         let mut policy = stored.rule.as_ref()?.policy().clone();
-        for guard in pattern.covering().filter_map(|wider| self.guards.stored(&wider)) {
+        for guard in pattern.covering().filter_map(|covering| self.guards.stored(&covering)) {
             policy = guard.guard.as_ref()?.ceiling().tighten(&policy).0;
         }
         Some(policy)

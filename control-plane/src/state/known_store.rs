@@ -2,11 +2,11 @@
 //!
 //! A store that was emptied, replaced or rolled back takes nothing from connected clients by itself. The
 //! watcher keeps its snapshot until the known store is back, or until an operator accepts the contents as its
-//! successor (the lineage then names the known epoch). All others use [`KnownStore`], which refuses
+//! successor (the lineage then names the known epoch). All others use [`KnownStore`], which returns errors
 //! meanwhile, so no write goes to an unaccepted store.
 //!
 //! A replica that starts over such a store knows nothing else itself. It learns from the epochs of the other
-//! replicas ([`PeerEpochs`]) that there was more, and then refuses likewise.
+//! replicas ([`PeerEpochs`]) that there was more, and then returns errors too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Standing {
             ));
         }
         if !known.is_made_by(found.commit) {
-            return Self::Other(format!("revision {revision} of the store differs from this replica's"));
+            return Self::Other(format!("the store's revision {revision} differs from this replica's"));
         }
         Self::Known
     }

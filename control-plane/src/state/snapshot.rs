@@ -2,9 +2,9 @@
 //!
 //! A snapshot is immutable and shares unchanged entries with its predecessor, so a change among 100,000 rules
 //! costs a few tree nodes. Entries are parsed once, when they are read. A stored rule that this version
-//! cannot read keeps its place: clients get it as off, because a wider rule must not silently replace it.
-//! Rules under an unreadable guard are off, because their ceilings are unknown. Recent changes are kept by
-//! revision, for resuming streams; queues are not among them, because clients do not receive queues.
+//! cannot read keeps its place: clients get it as off, because a less specific rule must not silently
+//! replace it. Rules under an unreadable guard are off, because their ceilings are unknown. Recent changes
+//! are kept by revision, for resuming streams. Queues are not among them: clients do not receive queues.
 
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ use crate::stats::counters::SparseCounters;
 /// The longest time between the end of the window and now.
 pub(super) const MAX_LAG: Duration = Duration::from_secs(60);
 const LONGEST_SECONDS: i64 = 60;
-/// The reach of the window.
+/// Age of the oldest second that is kept: the longest window, plus the longest lag of its end.
 pub(super) const REACH: Duration = Duration::from_secs(LONGEST_SECONDS as u64 + MAX_LAG.as_secs());
 /// The time for which a second has its own slot: the windows up to 10 s, and the usual lag.
 const FINE_SECONDS: i64 = 20;

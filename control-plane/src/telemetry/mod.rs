@@ -315,9 +315,10 @@ fn write_replicas(text: &mut String, telemetry: &Telemetry) {
     ] {
         text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
     }
-    let mut unheard = Family::gauge(("damper_replica_unheard", "1 for each unreachable replica, by its id."));
-    missing.iter().for_each(|id| unheard.add(&format!("replica=\"{}\"", escaped(id)), 1));
-    text.push_str(&unheard.text);
+    let mut unreachable =
+        Family::gauge(("damper_replica_unheard", "1 for each unreachable replica, by its id."));
+    missing.iter().for_each(|id| unreachable.add(&format!("replica=\"{}\"", escaped(id)), 1));
+    text.push_str(&unreachable.text);
 }
 
 fn route_labels(names: [&str; 4]) -> String {

@@ -1,8 +1,8 @@
 //! The amplification of the routes of a pattern, before and after a write of its rule.
 //!
-//! The bound of the hop is that of the pattern, by its rule or the next wider one, with or without known
-//! routes. The bound along the chain covers the known routes that use the rule, as written or until deleted.
-//! Routes under a narrower rule do not change.
+//! The bound of the hop is that of the pattern, by its rule or the next less specific one, with or without
+//! known routes. The bound along the chain covers the known routes that use the rule, as written or until
+//! deleted. Routes under a more specific rule do not change.
 
 use std::collections::HashSet;
 

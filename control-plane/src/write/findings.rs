@@ -107,9 +107,9 @@ pub(crate) fn displaces(before: &Snapshot, rule: &Rule) -> Option<v1::Finding> {
     if rule.policy().mode == Mode::Enforce || before.stored(pattern).is_some() {
         return None;
     }
-    let (wider, stored) = before.stored_of(pattern.covering()).next()?;
-    stored.rule.as_ref().filter(|wider| wider.policy().mode == Mode::Enforce)?;
-    let message = format!("the enforced rule \"{wider}\" no longer applies to these routes");
+    let (covering, stored) = before.stored_of(pattern.covering()).next()?;
+    stored.rule.as_ref().filter(|covering| covering.policy().mode == Mode::Enforce)?;
+    let message = format!("the enforced rule \"{covering}\" no longer applies to these routes");
     Some(finding(codes::DISPLACES_ENFORCED, &pattern.to_string(), "policy.mode", message))
 }
 

@@ -186,7 +186,8 @@ impl WriteRequest {
         self.by.caller.principal()
     }
 
-    /// Returns the author to store: the authenticated name first, then the declared one.
+    /// Returns the author to show: the authenticated name, with ` (as NAME)` if the request declares another
+    /// one. Without authentication it is the declared name.
     pub(crate) fn author(&self) -> String {
         let (proven, declared) = (self.by.caller.name(), &self.options.author);
         match proven {

@@ -380,7 +380,7 @@ async fn bounds_of_a_write_include_guards_and_other_rules() {
     soon(server.guards().put_guard(guard)).await.unwrap();
 
     let narrower = put(&server, hop_rule("shop", "cart", 3), trying()).await.unwrap();
-    assert_eq!(amplification(narrower.before).0, 2, "the wider rule applies there until then");
+    assert_eq!(amplification(narrower.before).0, 2, "the less specific rule applies there until then");
     server.put(hop_rule("shop", "cart", 3)).await;
     let wide = put(&server, rule(key("*", "*", "*"), 9), trying()).await.unwrap();
     assert_eq!(amplification(wide.before), (2, 1.02, path(&["web", "till"], 2)));

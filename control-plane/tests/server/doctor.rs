@@ -137,7 +137,7 @@ async fn what_routes_measure_is_found_with_who_and_how_much() {
     let elsewhere = diagnosis(&server, "elsewhere").await.findings;
     assert_eq!(
         elsewhere.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>(),
-        ["nobody_connected"]
+        ["no_client_connected"]
     );
     assert!(elsewhere[0].message.contains("shop, stock"), "{elsewhere:?}");
     server.stop().await;
@@ -219,7 +219,7 @@ async fn unconnected_fleet_has_one_finding() {
     let findings = diagnosis(&server, "").await.findings;
     assert_eq!(
         findings.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>(),
-        ["nobody_connected"]
+        ["no_client_connected"]
     );
     let request = v1::DiagnoseRequest { service: "a b".to_owned(), window: None };
     let refused = soon(server.fleet().diagnose(request)).await.unwrap_err();

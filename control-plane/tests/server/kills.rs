@@ -199,19 +199,19 @@ async fn a_diagnosis_names_who_does_not_obey() {
     };
     let subject = "kill * * stock *".to_owned();
     let lacks = (subject.clone(), "cart cart-1: its SDK lacks the feature kill_switch".to_owned());
-    assert_eq!(found(&diagnose().await, "kill_not_obeyed"), [lacks]);
+    assert_eq!(found(&diagnose().await, "kill_not_applied"), [lacks]);
     let (message, _) = shop.delta().await;
     let reason = "remaining: is no time".to_owned();
     let refusal = v1::Refusal { key: Some(of_stock()), revision, reason, kill: true, ..Default::default() };
     shop.ack(&message, vec![refusal]).await;
     server.client_that(|client| !client.refused.is_empty()).await;
     let findings = diagnose().await;
-    let [(_, message_text)] = &found(&findings, "kill_not_obeyed")[..] else { panic!("{findings:?}") };
+    let [(_, message_text)] = &found(&findings, "kill_not_applied")[..] else { panic!("{findings:?}") };
     assert!(message_text.starts_with("2 processes, one of them cart cart-1: "), "{message_text}");
     let refused = found(&findings, "entry_refused");
     assert_eq!(refused, [(subject, "rejected by 1 process: remaining: is no time".to_owned())]);
     unkill(&server, of_stock()).await.unwrap();
-    assert!(found(&diagnose().await, "kill_not_obeyed").is_empty());
+    assert!(found(&diagnose().await, "kill_not_applied").is_empty());
     server.stop().await;
 }
 

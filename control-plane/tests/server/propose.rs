@@ -48,7 +48,7 @@ async fn measured(server: &Running, key: v1::Pattern) -> (v1::Policy, String) {
     soon(async {
         loop {
             let (rule, reasons) = proposed(server, key.clone()).await;
-            if reasons.contains("made from") {
+            if reasons.contains("based on") {
                 return (rule.policy.unwrap(), reasons);
             }
         }

@@ -33,9 +33,9 @@ pub enum Strategy {
     TowerBudget,
     /// Damper's retry breaker, which pays for retries by credit; both chain flags ignored.
     DamperBreaker,
-    /// And the flag up.
+    /// And the no-more-retry flag.
     DamperUp,
-    /// And the flag down: Damper with its defaults.
+    /// And the retry flag: Damper with its defaults.
     Damper,
     /// And a deadline for the whole call.
     DamperDeadline,

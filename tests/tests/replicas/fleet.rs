@@ -152,8 +152,8 @@ async fn a_replica_that_can_not_be_followed_is_named_until_it_is_heard_again() {
     let told = convergence(&b, revision, Duration::from_millis(500)).await;
     assert!(!told.done && told.timed_out && told.missing_replicas == missing, "{told:?}");
     let found = b.fleet().diagnose(v1::DiagnoseRequest::default()).await.expect("a diagnosis").into_inner();
-    let unheard = found.findings.iter().find(|finding| finding.code == "replica_unheard");
-    assert_eq!(unheard.expect("it is found").subject, missing[0]);
+    let unreachable = found.findings.iter().find(|finding| finding.code == "replica_unreachable");
+    assert_eq!(unreachable.expect("it is found").subject, missing[0]);
     // The other way is open: the one that is not heard still hears.
     let told = convergence(&a, revision, PATIENCE).await;
     assert!(told.done && told.acknowledged == 1, "{told:?}");

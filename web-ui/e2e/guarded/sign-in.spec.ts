@@ -51,7 +51,7 @@ test("nothing is shown before sign-in, and a wrong token is reported", async ({ 
   await page.goto("/");
   await expect(page.getByLabel("Token")).toBeFocused();
   await expect(page.locator("table")).toHaveCount(0);
-  await page.getByLabel("Token").fill("damper_nobody_00000000000000000000000000000000000000000000");
+  await page.getByLabel("Token").fill("damper_unknown_00000000000000000000000000000000000000000000");
   await page.keyboard.press("Enter");
   await expect(page.getByRole("alert")).not.toBeEmpty();
   await expect(page.getByLabel("Token")).toBeVisible();

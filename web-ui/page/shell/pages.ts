@@ -30,7 +30,7 @@ const GUARD = "With a guard, the owner of a service limits the retries that its 
 export const PAGES: readonly Page[] = [
   { path: "/", name: "Overview", title: "Overview", filter: "Filter routes by name", View: Overview },
   { path: "/chain", name: "Chain", title: "Chain", about: "Calls between services, and how their retries multiply along a chain of calls.", filter: "Filter edges by name", View: Chain },
-  { path: "/rules", name: "Rules", title: "Rules", about: "A rule sets how failed calls are retried. The narrowest rule that matches a route applies.", filter: "Filter rules by name", View: RulesPage },
+  { path: "/rules", name: "Rules", title: "Rules", about: "A rule sets how failed calls are retried. The most specific rule that matches a route applies.", filter: "Filter rules by name", View: RulesPage },
   { path: "/uncovered", name: "Without rules", title: "Routes without rules", about: "Calls of these routes are sent once and reported, not retried.", filter: "Filter routes by name", View: Uncovered },
   { path: "/guards", name: "Guards", title: "Guards", about: GUARD, filter: "Filter guards by name or owner", View: Guards },
   { path: "/clients", name: "Clients", title: "Clients", about: "Connected processes with the Damper SDK.", filter: "Filter clients by name", View: Clients },

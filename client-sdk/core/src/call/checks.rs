@@ -1,7 +1,7 @@
 //! Checks after a failed attempt, in a fixed order. The first that fails is the call's fate.
 //!
-//! in time? -> may the rule retry? -> retryable code? -> flag from below, pushback -> kill switch -> flag
-//! from above -> committed or not replayable? -> attempts left? -> `stop_when` -> `max_duration`, deadline
+//! in time? -> may the rule retry? -> retryable code? -> no-more-retry flag, pushback -> kill switch ->
+//! retry flag -> committed or not replayable? -> attempts left? -> `stop_when` -> `max_duration`, deadline
 //! with the wait -> retry breaker -> budget
 //!
 //! Nothing is reserved before all checks pass. Before a hedge the same checks run from the kill switch on.

@@ -131,7 +131,7 @@ pub struct Finish {
     pub ending: Ending,
     /// Response for the application.
     pub answer: Answer,
-    /// The context of the request being served must be marked: an error response to it carries the flag up.
+    /// True = mark the served request's context: an error response to it carries the no-more-retry flag.
     pub marks_context: bool,
 }
 

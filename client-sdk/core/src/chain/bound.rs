@@ -1,6 +1,6 @@
 //! Worst-case number of requests at the last service of a chain per request at the first.
 //!
-//! All attempts are made, as if responses are lost; no breaker, budget or flag from below stops one. Each
+//! All attempts are made, as if responses are lost; no breaker, budget or no-more-retry flag stops one. Each
 //! service makes one call per request. Of the requests at a service, `all` is their number and `first` the
 //! number without a flag. With r attempts per call:
 //!

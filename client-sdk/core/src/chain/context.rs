@@ -72,8 +72,8 @@ impl RequestContext {
         self.marks.store(FORGOTTEN, Ordering::Relaxed);
     }
 
-    /// Returns true if a response with this error must carry the flag up. The flag belongs to the failure: an
-    /// error with another code is the handler's own and may be retried.
+    /// Returns true if a response with this error must carry the no-more-retry flag. The flag belongs to the
+    /// failure: an error with another code is the handler's own and may be retried.
     #[must_use]
     pub fn no_more_retry(&self, answer: Code) -> bool {
         self.is_final(answer, OF_ANY_FAILURE)

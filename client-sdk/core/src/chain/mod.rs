@@ -5,8 +5,9 @@
 //! - **Up**, `damper-no-more-retry: 1` on an error: a hop below has made the useful retries. Every layer
 //!   above gives up at once and passes the flag on.
 //!
-//! Marks of other systems count too (`grpc-previous-rpc-attempts`, `x-envoy-attempt-count`). The flag up is
-//! translated for plain gRPC clients (a pushback of -1) and for Envoy (`x-envoy-ratelimited`).
+//! Marks of other systems count too (`grpc-previous-rpc-attempts`, `x-envoy-attempt-count`). The flag
+//! `damper-no-more-retry` is translated for plain gRPC clients (a pushback of -1) and for Envoy
+//! (`x-envoy-ratelimited`).
 //!
 //! With r attempts per layer, a chain of m layers sends at most r attempts on the hop nearest the fault and 1
 //! above for fast failures, and i x r - (i - 1) on hop i from the top if responses are lost; never r^i.

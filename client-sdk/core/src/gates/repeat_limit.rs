@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A retry counts itself first, is then checked, and is taken back if rejected. So the bound holds under any
-//! interleaving, as for the retry breaker. A rejected retry gets UNAVAILABLE with the flag up and runs no
-//! handler. An observed limit serves what it would reject; it counts the retries it would have served
-//! separately, so it reports how many would be rejected if it were enforced.
+//! interleaving, as for the retry breaker. A rejected retry gets UNAVAILABLE with the no-more-retry flag
+//! and runs no handler. An observed limit serves what it would reject; it counts the retries it would have
+//! served separately, so it reports how many would be rejected if it were enforced.
 //!
 //! A retry is a request that its **sender** marked, see
 //! [`RepeatMarks::repeated_by`](crate::chain::RepeatMarks::repeated_by). A request that only passes on the

@@ -16,7 +16,7 @@ use crate::rules::key::RouteKey;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Length of a queue's name.
+/// Length of a queue's name, in bytes.
 pub const NAME_BYTES: Bounds<u32> = Bounds { min: 1, max: 64 };
 /// `policy.retry.max_attempts` of a queue.
 pub const MAX_ATTEMPTS: Bounds<u32> = Bounds { min: 1, max: 1000 };
@@ -52,7 +52,7 @@ pub const MAX_BODY: Bounds<u32> = Bounds { min: 1 << 10, max: 768 << 10 };
 pub const SUBMITTER_SHARE: Bounds<Ratio> = Bounds { min: Ratio::from_bp(100), max: Ratio::ONE };
 /// Number of names in `metadata`. An empty list is the default, so at least one is kept.
 pub const METADATA_NAMES: Bounds<u32> = Bounds { min: 1, max: 32 };
-/// Length of `paused`.
+/// Length of `paused`, in bytes.
 pub const PAUSED_BYTES: Bounds<u32> = Bounds { min: 0, max: 1024 };
 /// Number of entries in `workers`, `submitters` and `methods`.
 pub const LIST_ENTRIES: Bounds<u32> = Bounds { min: 0, max: 256 };

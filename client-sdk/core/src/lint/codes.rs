@@ -56,7 +56,7 @@ codes! {
     MAX_RATIO_STOPS_CREDIT = "max_ratio_stops_credit", Hint,
         "A guard's max_retry_breaker_ratio stops all retries at a share of failures at which the rule's credit still allows some.",
         "Raise the guard's max_retry_breaker_ratio, or limit retries at the callee with repeat_limit instead.";
-    RULE_FOR_ALL = "rule_for_everybody", Warning,
+    RULE_FOR_ALL_CALLERS = "rule_for_all_callers", Warning,
         "The rule allows extra attempts on every call of every service to every service.",
         "Name the callee, or keep the rule in observe mode until its routes have rules of their own.";
     HEDGE_FIXED_DELAY = "hedge_fixed_delay", Warning,
@@ -70,8 +70,8 @@ codes! {
         "Raise hedge.delay.percentile.at or retry_breaker.ratio, and limit both with a budget.";
 
     DISPLACES_ENFORCED = "displaces_enforced", Warning,
-        "A new rule that is in observe, or off, replaces a wider rule that is enforced: retries stop on its routes.",
-        "Enforce the new rule, or change the wider one instead, unless its retries should stop there.";
+        "A new rule that is in observe, or off, replaces a less specific rule that is enforced: retries stop on its routes.",
+        "Enforce the new rule, or change the less specific one instead, unless its retries should stop there.";
 
     // Data of the callee.
     NON_IDEMPOTENT_REPEATED = "non_idempotent_repeated", Warning,
@@ -136,7 +136,7 @@ codes! {
         "Several retries follow each other without a wait, most likely into the same fault.",
         "Use an exponential backoff, or allow two attempts.";
     BACKOFF_IS_CONSTANT = "backoff_is_constant", Warning,
-        "The backoff is of a kind that varies, but its settings make all waits equal.",
+        "The backoff is not of kind fixed, but its settings make all waits equal.",
         "Change its settings so that the waits differ, or use fixed with jitter.";
     TIMEOUT_ON_STREAMS = "timeout_on_streams", Warning,
         "The rule applies to methods that it does not name, and its timeout ends long streams among them.",
@@ -176,7 +176,7 @@ codes! {
         "Update the SDK of these services, or write the rule without the feature.";
     OWNED_BY_ANOTHER = "owned_by_another", Warning,
         "The rule, guard or queue belongs to an owner that the change does not name.",
-        "Ask the owner, or make the change in the set that the owner applies.";
+        "Ask the owner, or make the change in the manifests that the owner applies.";
     MORE_FINDINGS = "more_findings", Hint,
         "There are more findings than one response holds.",
         "Request fewer rules at a time.";

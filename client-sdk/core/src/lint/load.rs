@@ -162,10 +162,10 @@ fn for_all(rule: &Rule, notes: &mut Notes<'_>) {
         let field = if rule.policy().retry.is_some() { "retry.max_attempts" } else { "hedge.max_hedges" };
         let attempts = rule.policy().max_attempts();
         notes.add(
-            codes::RULE_FOR_ALL,
+            codes::RULE_FOR_ALL_CALLERS,
             field,
             format!(
-                "every caller may send every callee {attempts} attempts per call, if no more exact rule applies"
+                "every caller may send every callee {attempts} attempts per call, if no more specific rule applies"
             ),
         );
     }

@@ -183,8 +183,8 @@ fn ignored_flags_are_found() {
 #[test]
 fn rule_for_all_services_is_found_and_for_one_is_not() {
     let codes = |words, policy| found_at(words, policy).iter().map(|found| found.code).collect::<Vec<_>>();
-    assert_eq!(codes(["*", "*", "*", "*"], retried()), [codes::RULE_FOR_ALL.code]);
-    assert_eq!(codes(["*", "online", "*", READ], hedged()), [codes::RULE_FOR_ALL.code]);
+    assert_eq!(codes(["*", "*", "*", "*"], retried()), [codes::RULE_FOR_ALL_CALLERS.code]);
+    assert_eq!(codes(["*", "online", "*", READ], hedged()), [codes::RULE_FOR_ALL_CALLERS.code]);
     let observed = Policy { mode: Mode::Observe, ..retried() };
     assert!(codes(["*", "*", "*", "*"], observed).is_empty(), "nothing is retried yet");
     assert!(codes(["*", "*", "stock", "*"], retried()).is_empty());

@@ -20,7 +20,7 @@ pub struct Explanation {
     pub in_force: Option<Rule>,
     /// Cuts of guards.
     pub cuts: Vec<Tightened>,
-    /// Other rules that match, most exact first.
+    /// Other rules that match, most specific first.
     pub losers: Vec<ShadowedRule>,
 }
 
@@ -29,7 +29,7 @@ pub struct Explanation {
 pub struct ShadowedRule {
     /// The rule.
     pub rule: Arc<Rule>,
-    /// Part in which it is less exact than the winner.
+    /// Part in which it is less specific than the winner.
     pub reason: String,
 }
 
@@ -69,7 +69,7 @@ fn first_difference(winner: &Pattern, loser: &Pattern) -> String {
         .into_iter()
         .find(|(_, winner, loser)| winner != loser)
         .map_or_else(String::new, |(name, winner, loser)| {
-            format!("{name} {loser} is less exact than {winner}")
+            format!("{name} {loser} is less specific than {winner}")
         })
 }
 
@@ -160,12 +160,12 @@ mod tests {
             .iter()
             .map(|loser| (loser.rule.pattern().to_string(), loser.reason.as_str()))
             .collect();
-        let service = "callee_method a.Orders/* is less exact than a.Orders/Place";
+        let service = "callee_method a.Orders/* is less specific than a.Orders/Place";
         let expected = [
             ("shop * orders a.Orders/*", service),
             ("* * orders a.Orders/*", service),
-            ("* * orders *", "callee_method * is less exact than a.Orders/Place"),
-            ("shop online * *", "callee_service * is less exact than orders"),
+            ("* * orders *", "callee_method * is less specific than a.Orders/Place"),
+            ("shop online * *", "callee_service * is less specific than orders"),
         ];
         assert_eq!(losers, expected.map(|(words, reason)| (words.to_owned(), reason)));
     }

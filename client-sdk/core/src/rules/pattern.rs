@@ -1,15 +1,15 @@
-//! Route patterns, and their order by exactness.
+//! Route patterns, most specific first.
 //!
 //! The parts are compared in this order; the first difference decides:
 //!
-//! | part           | more exact ... less exact                  |
+//! | part           | more specific ... less specific            |
 //! |----------------|--------------------------------------------|
 //! | callee service | exact, `*`                                 |
 //! | callee method  | `pkg.Service/Method`, `pkg.Service/*`, `*` |
 //! | caller service | exact, `*`                                 |
 //! | caller cluster | exact, `*`                                 |
 //!
-//! Patterns are unique in a table, so one of the patterns that match a route is the most exact.
+//! Patterns are unique in a table, so one of the patterns that match a route is the most specific.
 
 use std::fmt;
 
@@ -130,7 +130,7 @@ impl Pattern {
             | bit(&self.caller_cluster)
     }
 
-    /// Returns the patterns that match a route, most exact first.
+    /// Returns the patterns that match a route, most specific first.
     pub fn candidates(route: &RouteKey) -> impl Iterator<Item = Self> {
         let exact = |name: &str| Part::Exact(name.to_owned());
         let route = Self {
@@ -142,7 +142,7 @@ impl Pattern {
         route.covering()
     }
 
-    /// Returns this pattern and those that cover it, most exact first.
+    /// Returns this pattern and those that cover it, most specific first.
     pub fn covering(&self) -> impl Iterator<Item = Self> + use<> {
         let methods = self.callee_method.covering();
         let (callers, clusters) = (self.caller_service.covering(), self.caller_cluster.covering());

@@ -1,6 +1,6 @@
 //! The table of rules and guards at one revision, and its look-ups.
 //!
-//! At most 24 patterns match a route (2 x 3 x 2 x 2), so a look-up tries each, most exact first: the cost
+//! At most 24 patterns match a route (2 x 3 x 2 x 2), so a look-up tries each, most specific first: the cost
 //! does not grow with the number of rules. Drivers look a route up when they first see it and when the table
 //! changes, never per call.
 
@@ -147,7 +147,7 @@ impl Table {
         self.guards.remove(pattern)
     }
 
-    /// Returns the guards that match a route, most exact first.
+    /// Returns the guards that match a route, most specific first.
     pub fn guards_of(&self, route: &RouteKey) -> impl Iterator<Item = &Arc<Guard>> {
         // Candidates allocate, and most tables have no guard.
         let candidates = (!self.guards.is_empty()).then(|| Pattern::candidates(route));

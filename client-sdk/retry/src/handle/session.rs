@@ -158,7 +158,8 @@ where
         Poll::Ready(())
     }
 
-    /// Ready when the work before the next attempt has ended, or the call's time, or by a kill.
+    /// Polls the work before the next attempt: ready when it ends, when the call's deadline passes, or when a
+    /// kill stops the call.
     pub(crate) fn poll_before_retry(&mut self, work: &mut BoxFuture, cx: &mut Context<'_>) -> Poll<()> {
         if work.as_mut().poll(cx).is_pending() {
             ready!(self.poll_wait(self.call.deadline(), cx));

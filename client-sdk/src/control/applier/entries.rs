@@ -1,8 +1,8 @@
 //! The entries of one kind, rules or guards, by pattern: as sent, as applied, or rejected.
 //!
 //! An entry that cannot be read is rejected alone and keeps its previous version. Without one, a rule is off
-//! at its pattern, so that no wider rule applies; a guard has no effect. A rejection is kept until the entry
-//! is replaced or removed.
+//! at its pattern, so that no less specific rule applies; a guard has no effect. A rejection is kept until
+//! the entry is replaced or removed.
 
 use std::collections::HashMap;
 use std::sync::Arc;

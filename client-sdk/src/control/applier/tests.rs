@@ -175,7 +175,7 @@ fn a_rejected_rule_without_a_previous_version_is_off() {
     assert_eq!(refusals(&applier), [], "replaced by one that is understood");
     applier.delta(at(13), change(vec![bad("a", 13)], &[]), None);
     applier.delta(at(14), change(vec![], &["a"]), None);
-    assert_eq!(in_force(&applier, "a"), ENFORCED(9), "removed: the wider rule applies");
+    assert_eq!(in_force(&applier, "a"), ENFORCED(9), "removed: the less specific rule applies");
     assert_eq!(refusals(&applier), []);
 }
 

@@ -31,7 +31,7 @@ pub(crate) async fn run(session: &Session, command: AuditCommand) -> Result<(), 
     let mut changes = client.answer(client.history.clone().export_audit(request)).await?;
     while let Some(change) = changes.message().await.map_err(|status| client.failure(&status))? {
         let line = serde_json::to_string(&change)
-            .map_err(|error| CliError::Defect(format!("a change has no text form: {error}")))?;
+            .map_err(|error| CliError::Defect(format!("a change cannot be printed as JSON: {error}")))?;
         data(&(line + "\n"))?;
     }
     Ok(())

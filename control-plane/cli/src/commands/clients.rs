@@ -140,7 +140,7 @@ fn follow(
         Format::Yaml => output::data(&format!("---\n{}", manifest::yaml(response))),
         Format::Json => {
             let line = serde_json::to_string(response)
-                .map_err(|error| CliError::Defect(format!("a message has no text form: {error}")))?;
+                .map_err(|error| CliError::Defect(format!("a message cannot be printed as JSON: {error}")))?;
             output::data(&(line + "\n"))
         }
     }

@@ -20,7 +20,7 @@ use crate::remote::session::Session;
 pub(crate) struct FailuresArgs {
     #[command(flatten)]
     route: Route,
-    /// Repeat until Ctrl-C, with new calls
+    /// Continue until Ctrl-C and print new failed calls
     #[arg(short, long)]
     watch: bool,
 }
@@ -108,8 +108,9 @@ impl View {
             }
             Format::Json => {
                 let lines: Result<Vec<_>, _> = new.iter().map(serde_json::to_string).collect();
-                let lines = lines
-                    .map_err(|error| CliError::Defect(format!("a message has no text form: {error}")))?;
+                let lines = lines.map_err(|error| {
+                    CliError::Defect(format!("a message cannot be printed as JSON: {error}"))
+                })?;
                 output::data(&lines.into_iter().map(|line| line + "\n").collect::<String>())
             }
         }

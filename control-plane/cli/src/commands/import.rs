@@ -21,7 +21,7 @@ use crate::remote::write::WriteArgs;
 pub(crate) struct ImportArgs {
     #[command(flatten)]
     files: FileArgs,
-    /// Also if there are rules, guards or queues; those that are not in the manifests are deleted
+    /// Import even if the server has rules, guards or queues; those that are not in the manifests are deleted
     #[arg(long)]
     replace: bool,
     /// Accept an export without manifests

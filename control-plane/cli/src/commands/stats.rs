@@ -30,7 +30,7 @@ pub(crate) struct StatsArgs {
     /// Repeat until Ctrl-C
     #[arg(short, long)]
     watch: bool,
-    /// Interval of --watch
+    /// Interval of --watch, 1s to 60s
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: std::time::Duration,
     /// All statistics of this route; its processes then report every second; with -w over the last second
@@ -53,7 +53,7 @@ pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), CliErr
     let window = args.window.wire()?.or(last_second);
     let mut client = Client::connect(&session.server).await?;
     let interval = prost_types::Duration::try_from(args.interval)
-        .map_err(|_| CliError::Usage("--interval: too long".to_owned()))?;
+        .map_err(|_| CliError::Usage("--interval: must be between 1s and 60s".to_owned()))?;
     let request = v1::WatchRequest {
         interval: Some(interval),
         filter: Some(args.filter.filter()),
@@ -134,7 +134,7 @@ fn follow(format: Format, message: &v1::WatchResponse, view: &mut View) -> Resul
         Format::Yaml => output::data(&format!("---\n{}", manifest::yaml(message))),
         Format::Json => {
             let line = serde_json::to_string(message)
-                .map_err(|error| CliError::Defect(format!("a message has no text form: {error}")))?;
+                .map_err(|error| CliError::Defect(format!("a message cannot be printed as JSON: {error}")))?;
             output::data(&(line + "\n"))
         }
     }

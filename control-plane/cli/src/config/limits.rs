@@ -38,7 +38,7 @@ const ALL: [(&str, Set); 24] = [
     ("max_guards", |to, text| put(&mut to.max_guards, count(text))),
     ("max_tokens", |to, text| put(&mut to.max_tokens, count(text))),
     ("max_routes", |to, text| put(&mut to.max_routes, count(text))),
-    ("max_figures_bytes", |to, text| put(&mut to.max_figures_bytes, bytes(text))),
+    ("max_statistics_bytes", |to, text| put(&mut to.max_statistics_bytes, bytes(text))),
     ("reads_per_second", |to, text| put(&mut to.limits.reads.per_second, number(text))),
     ("reads_burst", |to, text| put(&mut to.limits.reads.burst, number(text))),
     ("writes_per_second", |to, text| put(&mut to.limits.writes.per_second, number(text))),

@@ -44,8 +44,8 @@ pub(crate) struct ServeArgs {
     /// Separate address for /metrics, /livez and /readyz [env: DAMPER_METRICS_LISTEN] [default: only on --listen]
     #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
     metrics_listen: Option<SocketAddr>,
-    /// Age up to which changes are kept, at least 24h; the last 1,000 are always kept, beyond 128 MiB the
-    /// oldest are removed earlier [env: DAMPER_HISTORY_RETENTION] [default: 30d]
+    /// Retention of the history, at least 24h; the newest 1,000 changes stay longer; if all changes exceed
+    /// 128 MiB, the oldest are removed earlier [env: DAMPER_HISTORY_RETENTION] [default: 30d]
     #[arg(long, value_name = "TIME")]
     history_retention: Option<Retention>,
     /// Limit of attempts at the last service of a chain per request at its first, 1 to 1000; a write that

@@ -1,8 +1,8 @@
-//! `damper demo`: the whole product in one process, with a story.
+//! `damper demo`: the whole product in one process, with a scenario.
 //!
 //! A control plane on an embedded store, four services with the SDK ([`chain`]), customers ([`load`]), an
-//! operator who changes rules through the admin API ([`operator`]), and the [`story`] that makes stock fail
-//! and recover. All parts talk over loopback TCP as separate processes would; only the measurements
+//! operator who changes rules through the admin API ([`operator`]), and the [`scenario`] that makes stock
+//! fail and recover. All parts talk over loopback TCP as separate processes would; only the measurements
 //! ([`ledger`], [`report`], [`terminal`]) are shared.
 
 mod chain;
@@ -11,9 +11,9 @@ mod ledger;
 mod load;
 mod operator;
 mod report;
+mod scenario;
 mod server;
 mod services;
-mod story;
 mod terminal;
 
 use std::fs::{self, File};
@@ -36,8 +36,8 @@ use self::ledger::{LAYERS, Ledger};
 use self::load::Load;
 use self::operator::Operator;
 use self::report::Report;
+use self::scenario::{Scenario, Stage};
 use self::server::Running;
-use self::story::{Stage, Story};
 use self::terminal::{Announcer, Terminal};
 
 /// Messages and services of the demo's shop.
@@ -97,10 +97,11 @@ struct RunArgs {
     /// Minimum length of a phase; phases that must outlast the breaker's window are longer
     #[arg(long, value_name = "SECONDS", default_value_t = 12, value_parser = value_parser!(u64).range(1..=3600))]
     phase_seconds: u64,
-    /// Address of the control plane and its web UI [default: 127.0.0.1:7600, or any free port]
+    /// Address of the control plane and its web UI [default: 127.0.0.1:7600, or a
+    /// free port if 7600 is in use]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Address of the fault switch [default: 127.0.0.1:7601, or any free port]
+    /// Address of the fault switch [default: 127.0.0.1:7601, or a free port if 7601 is in use]
     #[arg(long, value_name = "ADDR")]
     control: Option<SocketAddr>,
 }
@@ -115,7 +116,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 
 async fn demo(args: RunArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.report {
-        // Fails now rather than at the end of the story.
+        // Fails now rather than at the end of the scenario.
         File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let ledger = Arc::<Ledger>::default();
@@ -137,7 +138,7 @@ async fn demo(args: RunArgs) -> anyhow::Result<()> {
     introduce(&announcer, &args, control_plane.address, control);
 
     let surroundings = Surroundings { control_plane: control_plane.address, ledger, fault };
-    let played = play_story(&args, surroundings, announcer, &mut printing).await;
+    let played = play_scenario(&args, surroundings, announcer, &mut printing).await;
     stop.send_replace(true);
     tasks.join_all().await.into_iter().collect::<anyhow::Result<()>>()?;
     control_plane.stop().await?;
@@ -148,8 +149,9 @@ async fn demo(args: RunArgs) -> anyhow::Result<()> {
     played
 }
 
-/// Builds the chain, plays the story and continues until the end of the demo; then stops everything in order.
-async fn play_story(
+/// Builds the chain, plays the scenario and continues until the end of the demo; then stops everything in
+/// order.
+async fn play_scenario(
     args: &RunArgs,
     surroundings: Surroundings,
     announcer: Announcer,
@@ -164,37 +166,37 @@ async fn play_story(
         announcer,
     };
     let ending = stage.announcer.clone();
-    let mut story = match args.playground {
-        true => Story::none(stage),
-        false => Story::new(stage, args.phase_seconds, args.observe),
+    let mut scenario = match args.playground {
+        true => Scenario::none(stage),
+        false => Scenario::new(stage, args.phase_seconds, args.observe),
     };
-    story.prepare().await?;
+    scenario.prepare().await?;
     let load = Load::start(chain.gateway(), args.load, surroundings.ledger)?;
     let played = tokio::select! {
-        played = play(&mut story, args) => played,
+        played = play(&mut scenario, args) => played,
         interrupted = interrupted() => {
             ending.text("Stopping: waiting for the last requests, then all services stop.");
             interrupted.map_err(Into::into)
         }
         printed = printing => return printed?.or_else(unless_closed),
     };
-    let reported = if args.playground { Ok(()) } else { write_report(&story, args).map(drop) };
+    let reported = if args.playground { Ok(()) } else { write_report(&scenario, args).map(drop) };
     load.stop().await?;
     chain.stop().await?;
     played.and(reported)
 }
 
-async fn play(story: &mut Story, args: &RunArgs) -> anyhow::Result<()> {
+async fn play(scenario: &mut Scenario, args: &RunArgs) -> anyhow::Result<()> {
     let began = Instant::now();
     if !args.playground {
-        story.play().await?;
-        let report = write_report(story, args)?;
-        story.sum_up(&report);
+        scenario.play().await?;
+        let report = write_report(scenario, args)?;
+        scenario.sum_up(&report);
     }
     match args.duration {
-        None => story.watch().await,
+        None => scenario.watch().await,
         Some(duration) if began.elapsed() < duration => {
-            drop(timeout_at(began + duration, story.watch()).await);
+            drop(timeout_at(began + duration, scenario.watch()).await);
         }
         Some(_) => {}
     }
@@ -202,8 +204,8 @@ async fn play(story: &mut Story, args: &RunArgs) -> anyhow::Result<()> {
 }
 
 /// Writes the report so far, if requested.
-fn write_report(story: &Story, args: &RunArgs) -> anyhow::Result<Report> {
-    let report = story.report(args.load, args.seed)?;
+fn write_report(scenario: &Scenario, args: &RunArgs) -> anyhow::Result<Report> {
+    let report = scenario.report(args.load, args.seed)?;
     if let Some(path) = &args.report {
         let json = serde_json::to_string_pretty(&report)?;
         fs::write(path, json + "\n").with_context(|| format!("cannot write {}", path.display()))?;

@@ -60,7 +60,7 @@ impl Operator {
         let header = WriteOptions {
             reason: reason.to_owned(),
             author: "demo".to_owned(),
-            // The naive rules exceed the limit of amplification: the story shows that.
+            // The naive rules exceed the limit of amplification: the scenario shows that.
             force: true,
             ..WriteOptions::default()
         };

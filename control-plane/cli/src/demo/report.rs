@@ -52,7 +52,7 @@ pub(super) struct Acknowledged {
     pub(super) after_ms: f64,
 }
 
-/// One phase of the story.
+/// One phase of the scenario.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Phase {
     pub(super) name: &'static str,

@@ -30,7 +30,7 @@ pub(crate) struct NameArgs {
     /// Only this method
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
-    /// Only if one of the four names contains this text
+    /// Only entries with this text in the caller, cluster, callee or method
     #[arg(long, default_value = "", hide_default_value = true)]
     text: String,
     /// Only rules and guards of this owner; '' selects those without an owner

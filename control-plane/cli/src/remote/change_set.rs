@@ -21,7 +21,7 @@ pub(crate) struct SetArgs {
     /// Also delete the rules, guards and queues of --owner that are not in the manifests
     #[arg(long, requires = "owner")]
     pub(crate) prune: bool,
-    /// Also change resources of other owners; they become --owner's
+    /// Also change resources of other owners, and make --owner their owner
     #[arg(long)]
     pub(crate) take_over: bool,
     /// With --prune: accept a set without manifests, which deletes everything of --owner

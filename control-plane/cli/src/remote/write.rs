@@ -58,7 +58,7 @@ impl WriteArgs {
         self.wait.is_wanted()
     }
 
-    /// Suffix of a result: dry run or not.
+    /// Returns the suffix of a printed result: empty unless this is a dry run.
     pub(crate) fn suffix(&self) -> &'static str {
         if self.dry_run { " (dry run: nothing was changed)" } else { "" }
     }

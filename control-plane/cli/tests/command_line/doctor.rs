@@ -9,7 +9,7 @@ const METHOD: &str = "inventory.v1.Inventory/Get";
 fn findings_exit_79_with_remedies() {
     let server = Serving::start();
     let nobody = server.run(&["doctor"]);
-    assert!(nobody.out.contains("warning nobody_connected"), "{nobody:?}");
+    assert!(nobody.out.contains("warning no_client_connected"), "{nobody:?}");
     assert!(nobody.out.contains("\n  -> Give `Damper::connect`"), "{nobody:?}");
     nobody.failed(79);
 

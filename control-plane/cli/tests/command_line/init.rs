@@ -8,9 +8,9 @@ use crate::reporting::{Reporting, report, until};
 const METHOD: &str = "inventory.v1.Inventory/Get";
 const INIT: [&str; 6] = ["rules", "init", "checkout", "*", "inventory", METHOD];
 
-/// The proposal, once it is made from measurements.
+/// The proposal, once it is based on measurements.
 fn proposed(server: &Serving) -> String {
-    until("it is made from measurements", || {
+    until("it is based on measurements", || {
         Some(server.run(&INIT).ok()).filter(|text| text.contains("calls of the last minute"))
     })
 }
@@ -20,7 +20,7 @@ fn proposal_pipes_into_apply_and_lints_clean() {
     let server = Serving::start();
     let _checkout = Reporting::new(&server, "checkout", report(METHOD, |_| {}));
     let text = proposed(&server);
-    let made_from = text.strip_prefix("# made from ").and_then(|rest| rest.split(' ').next()).unwrap();
+    let made_from = text.strip_prefix("# based on ").and_then(|rest| rest.split(' ').next()).unwrap();
     assert!(made_from.parse::<u64>().unwrap() >= 20_000, "{text}");
     for setting in ["mode: observe", "max_attempts: 3", "per_attempt_timeout: ", "timeout: ", "UNAVAILABLE"] {
         assert!(text.contains(setting), "{setting}: {text}");

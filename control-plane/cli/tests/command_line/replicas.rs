@@ -13,14 +13,14 @@ fn missing_replicas_are_reported_once_per_command() {
     let etcd = Runtime::new().unwrap().block_on(Etcd::start());
     let store = format!("etcd://{}", etcd.endpoint());
     // Nobody can follow it.
-    let _unheard = Serving::on(&store, &["--advertise", "http://127.0.0.1:1"]);
+    let _unreachable = Serving::on(&store, &["--advertise", "http://127.0.0.1:1"]);
     let asked = Serving::on(&store, &[]);
     let id = until("the other replica is known, and not heard", || {
         let listed = asked.run(&["replicas", "-o", "json"]).json();
         let replicas = listed["replicas"].as_array().unwrap().clone();
-        let unheard =
+        let unreachable =
             replicas.iter().find(|replica| replica["problem"].as_str().is_some_and(|it| !it.is_empty()));
-        unheard.map(|replica| replica["id"].as_str().unwrap().to_owned())
+        unreachable.map(|replica| replica["id"].as_str().unwrap().to_owned())
     });
     let warning =
         format!("warning: unreachable replicas: {id}; their clients are missing here, see damper replicas");

@@ -40,7 +40,7 @@ pub(crate) async fn accept(
         && let Some(replica) = table.unaccepted.as_ref().and_then(|found| found.known_by.as_ref())
     {
         return Err(ApiError::Unmet(format!(
-            "this replica has nothing but the contents of the store in memory; refill through {replica}"
+            "this replica holds only what the store contains now, so it cannot refill it; send the request to replica {replica}"
         )));
     }
     if found != (request.found_epoch.clone(), request.found_revision) {

@@ -1,9 +1,9 @@
 //! Rolls back one rule, guard or queue, or everything, to an earlier revision, in a new revision.
 //!
-//! A rollback is a set of changes made from the history and written like any set. For one resource it is a
+//! A rollback is a set of changes derived from the history and written like any set. For one resource it is a
 //! put of the old version with the same checks.
 //!
-//! A rollback of everything is made from one revision and only written while the store is at that revision,
+//! A rollback of everything is based on one revision and only written while the store is at that revision,
 //! so no concurrent change is lost or kept. It restores what was in force, so guards cut its rules instead of
 //! rejecting them.
 

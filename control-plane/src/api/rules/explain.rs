@@ -114,7 +114,7 @@ fn notes(
     let mut notes = Vec::new();
     match &explanation.winner {
         None if let Some(rule) = unread => {
-            notes.push(format!("{rule} is off: {UNREAD}; wider rules do not apply instead"));
+            notes.push(format!("{rule} is off: {UNREAD}; less specific rules do not apply instead"));
         }
         Some(winner) if let Some(guard) = unread => {
             notes.push(format!("rule {} is off: {guard} is {UNREAD}", winner.pattern()));

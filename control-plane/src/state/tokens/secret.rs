@@ -119,7 +119,7 @@ impl ClusterKey {
         &self.sessions
     }
 
-    /// Returns the bearer that replicas present to each other.
+    /// Returns the bearer token that replicas present to each other.
     pub(crate) fn replica(&self) -> String {
         format!("{REPLICA_PREFIX}{}", hex(&derived(&self.key, "replicas")))
     }

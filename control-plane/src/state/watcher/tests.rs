@@ -181,7 +181,7 @@ async fn table_stays_when_the_store_is_another_one() {
     let store = Arc::new(Quiet::default());
     store.hold("e", &[1, 2, 3]);
     let mut table = followed(&store).await;
-    // Emptied, another one, set back, and another history at the same revision or beyond.
+    // Emptied, another one, rolled back, and another history at the same revision or beyond.
     for (epoch, commits) in
         [("", &[][..]), ("f", &[1, 2, 3, 4]), ("e", &[1, 2]), ("e", &[1, 2, 9]), ("e", &[1, 2, 9, 9])]
     {

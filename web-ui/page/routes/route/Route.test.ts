@@ -41,7 +41,7 @@ const any = { callerService: "*", callerCluster: "*", calleeService: "stock", ca
 const wide = { ...any, calleeService: "*" };
 const explained = {
   winner: { key: any, revision: 12n, updatedBy: "ann", owner: "team-stock" },
-  losers: [{ rule: { key: wide }, reason: "its callee is less exact" }],
+  losers: [{ rule: { key: wide }, reason: "its callee is less specific" }],
   effective: {
     mode: Mode.ENFORCE,
     retry: { maxAttempts: 2 },
@@ -234,7 +234,7 @@ test("winner, losers, cuts with owners and bounds are shown", async () => {
   shown({});
   expect((await screen.findByTestId("winner")).textContent).toMatch(/enforce.*\* \* stock \*.*applies/s);
   const why = within(screen.getByRole("heading", { name: "Which rule applies, and why" }).closest("section") as HTMLElement);
-  expect(why.getByText(/its callee is less exact/).textContent).toContain("* * * *");
+  expect(why.getByText(/its callee is less specific/).textContent).toContain("* * * *");
   expect(why.getByText("team-platform").closest("tr")?.textContent).toMatch(/retry\.max_attempts.*5 is above 2/s);
   expect(why.getByText(/sustained maximum/).textContent).toMatch(/×1\.10.*plus 3 free retries per process in 10 s/s);
   expect(why.getByText(/attempts at stock per request/).textContent).toContain("4");

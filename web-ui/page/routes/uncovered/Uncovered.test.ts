@@ -47,12 +47,12 @@ test("a proposal comes with its reasons and leads to the editor", async () => {
     asked.push(request);
     return {
       rule: { key: request.key, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 3 } } },
-      reasons: ["made from 500 calls", "policy.retry.max_attempts: 3, the default"],
+      reasons: ["based on 500 calls", "policy.retry.max_attempts: 3, the default"],
     };
   });
   await user.click(await screen.findByRole("button", { name: /Propose a rule for orders default stock/ }));
   const dialog = within(screen.getByRole("dialog"));
-  expect(await dialog.findByText("made from 500 calls")).toBeTruthy();
+  expect(await dialog.findByText("based on 500 calls")).toBeTruthy();
   expect(dialog.getByTestId("difference").textContent).toMatch(/mode.*observe.*max_attempts.*3/s);
   expect(asked[0]?.key).toMatchObject({ callerService: "orders", callerCluster: "default", calleeMethod: "shop.Stock/Take" });
   await user.click(dialog.getByRole("button", { name: "Open in the editor" }));

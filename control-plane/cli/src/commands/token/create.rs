@@ -64,9 +64,10 @@ pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), CliEr
     let limited = has_callers || !callees.is_empty();
     let time_to_live = match ttl {
         TimeToLive::Ever => None,
-        TimeToLive::For(time) => {
-            Some(prost_types::Duration::try_from(time).map_err(|_| CliError::data("--ttl: too long"))?)
-        }
+        TimeToLive::For(time) => Some(
+            prost_types::Duration::try_from(time)
+                .map_err(|_| CliError::data("--ttl: must be between 1m and 3650d"))?,
+        ),
     };
     let request = v1::CreateTokenRequest {
         name,

@@ -215,9 +215,9 @@ fn basis(measured: &PatternTotals) -> String {
         _ => {
             let (calls, routes) = (many(*calls as usize, "call"), many(*routes, "route"));
             if *recent {
-                format!("made from {calls} of the last minute on {routes}")
+                format!("based on {calls} of the last minute on {routes}")
             } else {
-                format!("made from {calls} on {routes} since their processes started")
+                format!("based on {calls} on {routes} since their processes started")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The story: healthy; an outage with naive retries; the same outage with governed rules; recovery.
+//! The scenario: healthy; an outage with naive retries; the same outage with governed rules; recovery.
 //!
 //! The scenes run on a fixed schedule against the running chain, without simulation: rules change through the
 //! admin API, faults through the switch. With `--observe` the naive rules first run in observe mode during
@@ -31,7 +31,7 @@ const HEALED_AFTER_WINDOW: Duration = Duration::from_secs(8);
 /// Lines between two headings in the endless part.
 const LINES_PER_HEAD: u64 = 30;
 
-/// Handles of the story.
+/// Handles of the scenario.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) callers: Callers,
@@ -43,7 +43,7 @@ pub(super) struct Stage {
 
 /// The scenes and their results so far.
 #[derive(Debug)]
-pub(super) struct Story {
+pub(super) struct Scenario {
     stage: Stage,
     scenes: Vec<Scene>,
     played: Vec<Played>,
@@ -77,13 +77,13 @@ pub(super) fn window() -> Duration {
     RetryBreaker::default().window.length()
 }
 
-impl Story {
-    /// Returns a story with scenes of at least this length.
+impl Scenario {
+    /// Returns a scenario with scenes of at least this length.
     pub(super) fn new(stage: Stage, scene_seconds: u64, observe: bool) -> Self {
         Self::of(stage, scenes(scene_seconds, observe))
     }
 
-    /// Returns a story without scenes: governed rules and healthy services.
+    /// Returns a scenario without scenes: governed rules and healthy services.
     pub(super) fn none(stage: Stage) -> Self {
         Self::of(stage, Vec::new())
     }
@@ -100,7 +100,7 @@ impl Story {
             (false, true) => OBSERVE,
             (false, false) => NAIVE,
         };
-        self.stage.operator.apply_everywhere(first, "demo: before the story").await?;
+        self.stage.operator.apply_everywhere(first, "demo: before the scenario").await?;
         self.origin = Instant::now();
         self.stage.ledger.begin(self.origin);
         Ok(())
