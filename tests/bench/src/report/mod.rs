@@ -101,4 +101,34 @@ mod tests {
             "and names are kept"
         );
     }
+
+    /// Returns the medians of a figure, Damper's and the first peer's, divided by 1,000.
+    fn medians(report: &serde_json::Value, row: &str, what: &str) -> (String, String) {
+        let rows = report["rows"].as_array().unwrap();
+        let figures = rows.iter().find(|found| found["id"] == row).unwrap()["figures"].as_array().unwrap();
+        let figure = figures.iter().find(|figure| figure["what"] == what).unwrap();
+        let text = |figure: &serde_json::Value| {
+            figure["median"].as_f64().map(|median| format!("{:.2}", median / 1_000.0)).unwrap_or_default()
+        };
+        (text(&figure["ours"]), text(&figure["peer"]["figure"]))
+    }
+
+    #[test]
+    fn readme_quotes_the_committed_figures() {
+        let report = serde_json::from_str(include_str!("../../../../docs/benchmarks/bench.json")).unwrap();
+        let (ruled, tower) = medians(&report, "layer", "time added, under a rule, one task");
+        let (free, _) = medians(&report, "layer", "time added, no rule for the route, one task");
+        let what = "p99 from change to answer, 10000 streams, TLS and tokens; the peer: TLS";
+        let (damper, tonic) = medians(&report, "streams", what);
+        let cells = [
+            format!("| {tower} us (`tower::retry`) | {free} us, under a rule {ruled} us |"),
+            format!("| {tonic} s (bare tonic) | {damper} s |"),
+        ];
+        for (name, text) in [
+            ("README.md", include_str!("../../../../README.md")),
+            ("docs/comparison.md", include_str!("../../../../docs/comparison.md")),
+        ] {
+            cells.iter().for_each(|cell| assert!(text.contains(cell), "{name} lacks {cell:?}"));
+        }
+    }
 }
