@@ -25,14 +25,7 @@ pub(crate) enum Use {
 
 impl File {
     pub(crate) fn new(path: String, text: &'static str) -> Option<Self> {
-        let language = match path.rsplit_once('.')?.1 {
-            "rs" => Language::Rust,
-            "proto" => Language::Proto,
-            "ts" => Language::Script,
-            "svelte" => Language::Svelte,
-            "md" => Language::Prose,
-            _ => return None,
-        };
+        let language = language(&path)?;
         Some(Self { language, text, use_: use_of(&path), tokens: tokens(text, language), path })
     }
 
@@ -69,13 +62,32 @@ impl File {
     }
 }
 
-fn use_of(path: &str) -> Use {
+/// Returns the language of a file that is read; lists of other packages are not.
+fn language(path: &str) -> Option<Language> {
+    if path.ends_with("package-lock.json") {
+        return None;
+    }
+    Some(match path.rsplit_once('.')?.1 {
+        "rs" => Language::Rust,
+        "proto" => Language::Proto,
+        "ts" | "js" | "mjs" => Language::Script,
+        "svelte" | "html" => Language::Svelte,
+        "md" => Language::Prose,
+        "css" => Language::Css,
+        "go" => Language::Go,
+        "json" => Language::Json,
+        "yaml" | "yml" | "toml" | "conf" | "service" | "ci/run" => Language::Settings,
+        _ => return None,
+    })
+}
+
+pub(crate) fn use_of(path: &str) -> Use {
     let mut folders: Vec<&str> = path.split('/').collect();
     let name = folders.pop().unwrap_or_default();
     let below = |names: &[&str]| folders.iter().any(|folder| names.contains(folder));
     let top = folders.first().copied().unwrap_or_default();
     let inner_tests = folders.iter().skip(1).any(|folder| ["tests", "e2e", "benches"].contains(folder));
-    if name == "tests.rs" || name.ends_with(".test.ts") || inner_tests {
+    if name == "tests.rs" || name.ends_with(".test.ts") || name.ends_with(".test.mjs") || inner_tests {
         Use::Test
     } else if ["tests", "bench", "xtask", "fuzz"].contains(&top)
         || below(&["examples", "screenshots", "speed", "testing"]) && top != "docs"
@@ -115,8 +127,8 @@ pub(crate) fn read() -> Result<Vec<File>> {
 
 /// Files in git that are deleted and not committed yet are not there.
 fn open(path: &String) -> Option<File> {
-    let known = ["rs", "proto", "ts", "svelte", "md"].contains(&path.rsplit_once('.')?.1);
-    let text = known.then(|| std::fs::read_to_string(root().join(path)).ok())??;
+    language(path)?;
+    let text = std::fs::read_to_string(root().join(path)).ok()?;
     File::new(path.clone(), text.leak())
 }
 

@@ -11,7 +11,7 @@ use super::files::{self, File, Use};
 use super::graph::{Graph, sources};
 use super::prose::{self, What};
 use super::rooms::LEVELS;
-use super::source::{Kind, Language};
+use super::source::Kind;
 use crate::command::{Command, root};
 use crate::tools;
 
@@ -45,12 +45,12 @@ fn lines(files: &[File]) -> Result<String> {
     let mut rows = BTreeMap::<&str, [usize; 5]>::new();
     let mut sum = [0; 5];
     for file in files {
-        let place = match file.language {
-            Language::Rust => 0,
-            Language::Script => 1,
-            Language::Svelte => 2,
-            Language::Proto => 3,
-            Language::Prose => continue,
+        let place = match file.path.rsplit_once('.').map_or("", |(_, ending)| ending) {
+            "rs" => 0,
+            "ts" => 1,
+            "svelte" => 2,
+            "proto" => 3,
+            _ => continue,
         };
         let own =
             folders.iter().filter(|folder| file.path.starts_with(**folder)).max_by_key(|folder| folder.len());

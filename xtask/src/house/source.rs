@@ -1,4 +1,5 @@
-//! A small lexer: comments, strings, names and marks of Rust, proto, TypeScript, Svelte and Markdown.
+//! A small lexer: comments, strings, names and marks of Rust, proto, TypeScript, Svelte, Markdown, and of the
+//! files around them: CSS, Go, JSON, and settings (YAML, TOML, shell), whose lines are text and `#` comments.
 //!
 //! It knows enough of each language to keep a comment apart from a string and a test apart from the product.
 //! It does not know TypeScript's regular expressions: a quote in one opens a string up to the line's end.
@@ -10,6 +11,10 @@ pub(crate) enum Language {
     Script,
     Svelte,
     Prose,
+    Css,
+    Go,
+    Json,
+    Settings,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +46,7 @@ pub(crate) fn tokens(text: &'static str, language: Language) -> Vec<Token> {
     match language {
         Language::Prose => lexer.prose(),
         Language::Svelte => lexer.markup(),
+        Language::Settings => lexer.settings(),
         _ => lexer.code(false),
     }
     let mut tokens = lexer.out;
@@ -94,13 +100,16 @@ impl Lexer {
         let mut depth = 0;
         while let Some(byte) = self.byte() {
             match byte {
-                b'/' if self.sees("//") => self.emit(Kind::Comment, self.line_end()),
+                b'/' if self.sees("//") && self.language != Language::Css => {
+                    self.emit(Kind::Comment, self.line_end())
+                }
                 b'/' if self.sees("/*") => self.emit(Kind::Comment, self.block_comment()),
                 b'<' if nested && self.sees("</script") => return,
                 b'"' => self.quoted(b'"'),
                 b'\'' if self.language == Language::Rust => self.apostrophe(),
                 b'\'' => self.quoted(b'\''),
                 b'`' if matches!(self.language, Language::Script | Language::Svelte) => self.template(),
+                b'`' if self.language == Language::Go => self.quoted(b'`'),
                 b'}' if nested && depth == 0 => return,
                 b'_' | b'$' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | 0x80.. => self.name(),
                 b' ' | b'\t' | b'\r' | b'\n' => self.skip(self.at + 1),
@@ -256,6 +265,23 @@ impl Lexer {
             }
             self.emit(Kind::Text, end);
             self.expression();
+        }
+    }
+
+    /// Lines of settings: text, then a comment from a `#` at the start or after a space.
+    fn settings(&mut self) {
+        while self.at < self.text.len() {
+            let end = self.line_end();
+            let line = &self.text[self.at..end];
+            let opens = |(at, _): &(usize, &str)| *at == 0 || line[..*at].ends_with([' ', '\t']);
+            let comment = line.match_indices('#').find(opens).map_or(end, |(at, _)| self.at + at);
+            if comment > self.at {
+                self.emit(Kind::Text, comment);
+            }
+            if end > comment {
+                self.emit(Kind::Comment, end);
+            }
+            self.skip((end + 1).min(self.text.len()));
         }
     }
 

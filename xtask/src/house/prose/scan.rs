@@ -49,10 +49,13 @@ struct Ban {
 }
 
 /// The banned words and phrases by their first word; marks such as `..=` apart.
+#[derive(Default)]
 pub(crate) struct Bans {
     by_first: HashMap<String, Vec<Ban>>,
     firsts: HashSet<(u8, usize)>,
     marks: Vec<(String, String)>,
+    /// Names that stay although they contain a banned word, as those of the wire.
+    stable: BTreeSet<String>,
 }
 
 /// A word and its line; an empty one ends a phrase.
@@ -63,7 +66,7 @@ type Mark<'b> = (usize, (&'b str, &'b str));
 impl Bans {
     /// Reads lines `pattern = use`.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let mut bans = Self { by_first: HashMap::new(), firsts: HashSet::new(), marks: Vec::new() };
+        let mut bans = Self::default();
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let (pattern, advice) =
                 line.split_once(" = ").with_context(|| format!("`{line}` is not `pattern = use`"))?;
@@ -79,18 +82,25 @@ impl Bans {
         Ok(bans)
     }
 
-    pub(crate) fn hits(&self, files: &[File]) -> Vec<Hit> {
-        let wire: BTreeSet<&str> = files
-            .iter()
-            .filter(|file| file.language == Language::Proto)
-            .flat_map(|file| {
-                file.tokens.iter().filter(|token| token.kind == Kind::Name).map(|token| token.text)
-            })
-            .collect();
-        files.iter().flat_map(|file| self.of_file(file, &wire)).collect()
+    /// Adds names that stay, from lines `name: reason`.
+    pub(crate) fn with_stable(mut self, text: &str) -> Result<Self> {
+        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (name, _reason) =
+                line.split_once(": ").with_context(|| format!("`{line}` is not `name: reason`"))?;
+            self.stable.insert(name.to_owned());
+        }
+        Ok(self)
     }
 
-    fn of_file(&self, file: &File, wire: &BTreeSet<&str>) -> Vec<Hit> {
+    pub(crate) fn hits(&self, files: &[File]) -> Vec<Hit> {
+        let wire = files.iter().filter(|file| file.language == Language::Proto).flat_map(|file| {
+            file.tokens.iter().filter(|token| token.kind == Kind::Name).map(|token| token.text)
+        });
+        let stable: BTreeSet<&str> = wire.chain(self.stable.iter().map(String::as_str)).collect();
+        files.iter().flat_map(|file| self.of_file(file, &stable)).collect()
+    }
+
+    fn of_file(&self, file: &File, stable: &BTreeSet<&str>) -> Vec<Hit> {
         let mut hits = Vec::new();
         let mut add = |what, line, found: &str, advice: &str| {
             let (found, advice) = (found.to_owned(), advice.to_owned());
@@ -98,6 +108,7 @@ impl Bans {
         };
         let stem = file.path.rsplit('/').next().and_then(|name| name.split('.').next()).unwrap_or_default();
         let product = |what, test: bool| if test || file.use_ != Use::Product { What::Tests } else { what };
+        let lines_wrap = matches!(file.language, Language::Prose | Language::Settings);
         for run in file.tokens.chunk_by(|one, next| one.kind == next.kind && one.test == next.test) {
             let read =
                 file.language == Language::Proto && run[0].kind == Kind::Comment || run[0].kind == Kind::Text;
@@ -105,9 +116,12 @@ impl Bans {
                 continue;
             }
             let what = product(if read { What::Text } else { What::Comments }, run[0].test);
-            let wraps = run[0].kind == Kind::Comment || file.language == Language::Prose;
+            let wraps = run[0].kind == Kind::Comment || lines_wrap;
             for text in run.chunk_by(|one, next| wraps && next.line == one.line + 1) {
-                let (words, marks) = self.words(text, file.language);
+                let (mut words, marks) = self.words(text, file.language);
+                if run[0].kind == Kind::Text {
+                    words = spread(words, stable);
+                }
                 self.phrases(&words, |line, found, advice| add(what, line, found, advice));
                 marks.into_iter().for_each(|(line, (found, advice))| add(what, line, found, advice));
             }
@@ -116,7 +130,7 @@ impl Bans {
             for (name, line, test) in
                 declared(&file.tokens).into_iter().chain([(stem, 1, file.use_ == Use::Test)])
             {
-                if wire.contains(name) {
+                if stable.contains(name) {
                     continue;
                 }
                 let words: Vec<Word<'_>> = parts(name).into_iter().map(|part| (part, line)).collect();
@@ -194,6 +208,22 @@ fn placeholder(bytes: &[u8], at: usize) -> usize {
     let inside = |byte: &u8| byte.is_ascii_alphanumeric() || b"_:.?#<>^$*".contains(byte);
     let end = at + 1 + bytes[at + 1..].iter().take_while(|byte| inside(byte)).count();
     if bytes.get(end) == Some(&b'}') { end + 1 } else { at + 1 }
+}
+
+/// Splits the names among words, so that no underscore hides a word.
+fn spread<'t>(words: Vec<Word<'t>>, stable: &BTreeSet<&str>) -> Vec<Word<'t>> {
+    let mut all = Vec::with_capacity(words.len());
+    for (word, line) in words {
+        let parts = parts(word);
+        if parts.len() < 2 || stable.contains(word) {
+            all.push((word, line));
+        } else {
+            all.push(("", line));
+            all.extend(parts.into_iter().map(|part| (part, line)));
+            all.push(("", line));
+        }
+    }
+    all
 }
 
 /// Splits a name at underscores and at upper-case letters.
@@ -287,8 +317,11 @@ fn long_tests(tokens: &[Token]) -> impl Iterator<Item = &Token> {
     })
 }
 
-/// Returns the lines on which a comment ends beyond the widest column.
+/// Returns the lines on which a comment ends beyond the widest column; none in the files around the code.
 fn wide(file: &File) -> Vec<usize> {
+    if ![".rs", ".proto", ".ts", ".svelte"].iter().any(|ending| file.path.ends_with(ending)) {
+        return Vec::new();
+    }
     let lines: Vec<&str> = file.text.lines().collect();
     let comments = file.tokens.iter().filter(|token| token.kind == Kind::Comment);
     let spans = comments.flat_map(|token| token.line..=token.line + token.text.matches('\n').count());

@@ -6,7 +6,8 @@ use super::*;
 fn found(path: &str, text: &'static str) -> Vec<(usize, What, String)> {
     let wire = File::new("proto/wire.proto".to_owned(), "message A { string plonk_id = 1; }").unwrap();
     let bans = Bans::parse("plonk = thing\nbig plonk = large\n=> = to\n").unwrap();
-    let file = File::new(path.to_owned(), text).unwrap();
+    let bans = bans.with_stable("old_plonk: a metric\n").unwrap();
+    let Some(file) = File::new(path.to_owned(), text) else { return Vec::new() };
     bans.hits(&[wire, file]).into_iter().map(|hit| (hit.line, hit.what, hit.found)).collect()
 }
 
@@ -31,6 +32,25 @@ fn words_are_found_by_kind() {
         one(2, What::Comments)
     );
     assert_eq!(found("a.svelte", "<b title=\"a {b} c\">it's {c}\nplonk</b>"), one(2, What::Text));
+}
+
+#[test]
+fn settings_styles_and_go_are_read() {
+    assert_eq!(found("a.yaml", "# b\na: plonk # c\n"), one(2, What::Text));
+    assert_eq!(found("a.toml", "a = 'b#c' # plonk\n"), one(1, What::Comments));
+    assert_eq!(found(".ci/run", "# plonk\nplonkrun\n"), one(1, What::Comments));
+    assert_eq!(found("a.json", "{\n\"a\": \"it's // plonk\" }"), one(2, What::Text));
+    assert_eq!(found("a.css", "/* plonk */ .plonk { content: 'b'; }"), one(1, What::Comments));
+    assert_eq!(found("a.go", "a := `b\nplonk` // c's"), one(2, What::Text));
+    assert_eq!(found("a.mjs", "const a = 1; // plonk"), one(1, What::Comments));
+    assert!(found("b/package-lock.json", "\"plonk\"").is_empty());
+}
+
+#[test]
+fn names_in_text_are_split_and_stable_ones_stay() {
+    assert_eq!(found("a/src/lib.rs", "const A: &str = \"a_plonk\";"), one(1, What::Text));
+    assert_eq!(found("a.yaml", "alert: BigPlonkRefused\n").len(), 2, "the word and the phrase");
+    assert!(found("a/src/lib.rs", "const A: &str = \"plonk_id old_plonk\";").is_empty());
 }
 
 #[test]
@@ -82,7 +102,16 @@ fn counts_fall_and_move_but_do_not_rise() {
 
 #[test]
 fn subject_needs_an_area_and_is_short() {
-    assert!(commits::fault("1", "web ui: show the rules of a route").is_none());
-    assert!(commits::fault("1", "Show the rules of a route").is_some());
-    assert!(commits::fault("1", &format!("xtask: {}", "a".repeat(60))).is_some());
+    assert!(commits::subject_fault("1", "web ui: show the rules of a route").is_none());
+    assert!(commits::subject_fault("1", "Show the rules of a route").is_some());
+    assert!(commits::subject_fault("1", &format!("xtask: {}", "a".repeat(60))).is_some());
+}
+
+#[test]
+fn commit_of_code_needs_a_body() {
+    let log = "\u{1e}1\u{1f}a: b\u{1f}\u{1f}\n\ndocs/a.md\nproto/src/a/tests.rs\n\u{1e}2\u{1f}a: b\u{1f}Why.\u{1f}\n\na.rs\n\
+               \u{1e}3\u{1f}a: b\u{1f}\n\u{1f}\n\ndocs/a.md\na/src/a.rs\n";
+    let faults: Vec<bool> =
+        commits::parsed(log).map(|commit| commits::body_fault(&commit).is_some()).collect();
+    assert_eq!(faults, [false, false, true]);
 }
