@@ -4,7 +4,7 @@
 //! tokio, and no wait is longer than a second without another look at the wall clock. So a clock that jumps
 //! changes when jobs are due, and no lease.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use damper_core::Time;
 use damper_core::job::Wall;
@@ -22,8 +22,7 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn wall(&self) -> Wall {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Wall(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+        crate::store::now()
     }
 }
 

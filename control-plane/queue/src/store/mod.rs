@@ -10,10 +10,13 @@
 
 mod apply;
 mod batch;
+mod clock;
 mod consistency;
 mod encoding;
 mod error;
 mod interface;
+mod lanes;
+pub mod postgres;
 mod record;
 pub mod redb;
 mod tally;
@@ -22,6 +25,7 @@ pub use batch::{
     After, Batch, Change, ChangeTo, Committed, Deliveries, LeaseClaim, LeaseRequest, NextDue, Settled,
     SettledBy, Settlement, Submitted,
 };
+pub(crate) use clock::now;
 pub use error::Error;
 pub use interface::{Beat, Filter, LaneCounts, Page, Store};
 pub use record::{

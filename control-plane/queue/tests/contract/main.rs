@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by its panic")]
 
+mod cluster;
 mod disk;
 mod model;
 mod operations;
+mod postgres;
 mod power;
 mod redb;
 mod suite;

@@ -80,6 +80,12 @@ impl World {
         (count > 0).then(|| *model.jobs.keys().nth(self.rng.usize(0..count)).expect("in range"))
     }
 
+    /// Draws ids that no other world draws.
+    pub(crate) fn numbered(mut self, number: u64) -> Self {
+        self.next_id = number << 32;
+        self
+    }
+
     fn new_id(&mut self) -> JobId {
         self.next_id += 1;
         let high = u128::from(self.now.0) << 80;

@@ -2,12 +2,12 @@
 
 use ::redb::{Database, Durability};
 
-use super::lanes::SharedLanes;
 use super::rows::Transaction;
 use crate::store::apply::{self, Rows as _};
 use crate::store::batch::{Batch, Committed, Deliveries, LeaseRequest};
 use crate::store::encoding::damaged;
 use crate::store::error::Error;
+use crate::store::lanes::SharedLanes;
 
 /// Commits a batch. `full` is why there is no room for further jobs. Without a change nothing is written: all
 /// that the results rest on is durable already.

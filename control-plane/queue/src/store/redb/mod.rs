@@ -12,7 +12,7 @@
 mod check;
 mod commit;
 mod failure;
-mod lanes;
+
 mod open;
 mod reads;
 mod room;
@@ -22,7 +22,6 @@ mod tables;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ::redb::{Database, ReadableDatabase as _, StorageBackend};
 use damper_core::job::Wall;
@@ -34,8 +33,10 @@ use self::open::Opened;
 use self::reads::View;
 use self::room::Room;
 use super::batch::{Batch, Committed};
+use super::clock::now;
 use super::error::Error;
 use super::interface::{Beat, Filter, LaneCounts, Page, Store};
+use super::lanes::SharedLanes;
 use super::record::{Body, JobId, Record, ServerId};
 
 /// The only server of a file.
@@ -54,7 +55,7 @@ type Answer = oneshot::Sender<Result<Committed, Error>>;
 
 struct Shared {
     database: Database,
-    lanes: lanes::SharedLanes,
+    lanes: SharedLanes,
     room: Room,
     /// Why the store has stopped.
     stopped: OnceLock<String>,
@@ -225,11 +226,6 @@ impl Drop for RedbStore {
             let _ = writer.join();
         }
     }
-}
-
-fn now() -> Wall {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Wall(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn ended(error: &tokio::task::JoinError) -> Error {

@@ -12,10 +12,10 @@ use ::redb::backends::FileBackend;
 use ::redb::{BackendError, Builder, Database, ReadableTable as _, StorageBackend};
 
 use super::failure::opening;
-use super::lanes::SharedLanes;
 use super::rows::{Transaction, load_lanes};
 use super::tables::{COUNT, FORMAT, META, counts};
 use crate::store::error::Error;
+use crate::store::lanes::SharedLanes;
 
 /// Memory for pages.
 const CACHE_BYTES: usize = 64 << 20;

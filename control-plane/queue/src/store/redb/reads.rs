@@ -9,11 +9,11 @@ use std::sync::Arc;
 use ::redb::{ReadOnlyTable, ReadTransaction, ReadableTable as _};
 use damper_core::job::Wall;
 
-use super::lanes::{LaneNumber, SharedLanes, lane};
 use super::tables::{BODY, COUNT, DUE, EXPIRY, JOB, KEY, LANE, LEASED, OVER, counts, id, number};
 use crate::store::encoding::{damaged, decode, decode_body};
 use crate::store::error::Error;
 use crate::store::interface::{Filter, LaneCounts, Page};
+use crate::store::lanes::{LaneNumber, SharedLanes, lane};
 use crate::store::record::{Body, JobId, Lane, Record, ServerId, StateKind};
 
 /// Jobs that a page of a list reads.

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use ::redb::{ReadableTable as _, Table, WriteTransaction};
 use damper_core::job::Wall;
 
-use super::lanes::{LaneNumber, SharedLanes, lane, names};
 use super::tables::{
     BEHIND, BODY, COUNT, DUE, EXPIRY, HEAD, JOB, KEY, LANE, LEASED, META, OVER, Place, count_row, counts,
     expiry, id, number,
@@ -18,6 +17,7 @@ use crate::store::apply::Rows;
 use crate::store::batch::{Committed, LeaseRequest, NextDue};
 use crate::store::encoding::{damaged, decode, decode_body, encode, encode_body};
 use crate::store::error::Error;
+use crate::store::lanes::{LaneNumber, SharedLanes, lane, names};
 use crate::store::record::{Body, JobId, Lane, Record, State};
 use crate::store::tally::Tally;
 

@@ -1,17 +1,17 @@
 //! Numbers of lanes, in memory.
 //!
-//! Loaded when the file is opened; new lanes are added by the one writer. Numbers are never given twice, so
-//! a reader of an older state of the file cannot mistake a lane for another.
+//! Loaded when the store is opened; new lanes are added by the writer. Numbers are never given twice, so a
+//! reader of an older state of the store cannot mistake a lane for another.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use damper_core::RouteKey;
 
-use crate::store::error::Error;
-use crate::store::record::Lane;
+use super::error::Error;
+use super::record::Lane;
 
-/// A lane by its number or its names.
+/// Lanes by number and by name.
 #[derive(Default)]
 pub(super) struct Lanes {
     by_number: HashMap<u32, Arc<Lane>>,

@@ -1,0 +1,99 @@
+//! A batch as one transaction.
+//!
+//! All locks are taken at the start, in one order in every server: heads of order keys, then jobs by id. So
+//! two batches wait for each other only where a row that neither knew appears in between, and PostgreSQL then
+//! ends one of them. Leases never wait. The operations run over memory; a row that one of them misses is
+//! loaded.
+//!
+//! Leases are selected by their index, so what came before them is written first.
+
+use std::collections::BTreeSet;
+
+use super::connection::Stop;
+use super::flush::{flush, flush_heads};
+use super::lease;
+use super::load::{Loader, add_lanes};
+use super::workspace::{Miss, Scoped, Workspace};
+use crate::store::apply;
+use crate::store::batch::{Batch, Committed};
+use crate::store::record::{JobId, ServerId};
+
+/// Runs a batch in a transaction. On an error the transaction is still open.
+pub(super) async fn commit(loader: &Loader, batch: &Batch, server: ServerId) -> Result<Committed, Stop> {
+    let Batch { settlements, claims, leases, submissions, changes } = batch;
+    // Outside of the transaction: a lane stays when the batch is repeated.
+    add_lanes(&loader.connection, &loader.lanes, submissions.iter().map(|(job, _)| &job.lane)).await?;
+    loader.connection.batch("begin").await?;
+    let mut work = Workspace::default();
+    let mut committed = Committed::default();
+
+    lock(loader, &mut work, batch).await?;
+    committed.settlements = each(loader, &mut work, settlements, apply::settle).await?;
+    committed.claims = each(loader, &mut work, claims, apply::claim).await?;
+
+    if !leases.is_empty() {
+        flush(loader, &mut work, server).await?;
+        committed.leases = lease::lease(loader, &mut work, leases, server).await?;
+        flush(loader, &mut work, server).await?;
+        committed.next_due = lease::next_due(loader, leases).await?;
+    }
+
+    let submit = |work: &mut Workspace, (job, body): &_| apply::submit(work, job, body, None);
+    committed.submissions = each(loader, &mut work, submissions, submit).await?;
+
+    committed.changes = each(loader, &mut work, changes, apply::change).await?;
+
+    flush(loader, &mut work, server).await?;
+    committed.due = work.woken.drain().map(|(_, woken)| woken).collect();
+    if work.is_changed {
+        flush_heads(loader, &work).await?;
+        loader.connection.commit().await?;
+    } else {
+        loader.connection.batch("rollback").await?;
+    }
+    Ok(committed)
+}
+
+/// Runs the operations of a part, and loads what one misses.
+async fn each<T, O>(
+    loader: &Loader,
+    work: &mut Workspace,
+    operations: &[O],
+    apply: impl Fn(&mut Workspace, &O) -> Result<T, Miss>,
+) -> Result<Vec<T>, Stop> {
+    let mut results = Vec::with_capacity(operations.len());
+    for operation in operations {
+        loop {
+            match work.run(|work| apply(work, operation)) {
+                Ok(result) => break results.push(result),
+                Err(miss) => loader.miss(work, miss).await?,
+            }
+        }
+    }
+    Ok(results)
+}
+
+/// Locks and loads the rows that a batch names: jobs, those with the keys of new ones, the turns of their
+/// order keys, and who is next.
+async fn lock(loader: &Loader, work: &mut Workspace, batch: &Batch) -> Result<(), Stop> {
+    let Batch { settlements, claims, leases: _, submissions, changes } = batch;
+    let mut ids: BTreeSet<JobId> = settlements.iter().map(|end| end.id).collect();
+    ids.extend(claims.iter().map(|claim| claim.id));
+    ids.extend(changes.iter().map(|change| change.id));
+    let keys = submissions.iter().map(|(job, _)| (job.lane.scope(), job.key.clone()));
+    ids.extend(loader.keys(work, keys).await?);
+    let mut order_keys = loader.order_keys(&ids).await?;
+    order_keys.extend(submissions.iter().filter_map(|(job, _)| {
+        let order_key = job.order_key.clone()?;
+        Some((job.lane.scope(), order_key))
+    }));
+    loader.heads(work, order_keys.iter().cloned()).await?;
+    ids.extend(submissions.iter().map(|(job, _)| job.id));
+    loader.jobs(work, ids).await?;
+    let may_end = |order_key: &Scoped| {
+        let head = work.heads.get(order_key).and_then(|slot| slot.now);
+        head.is_some_and(|head| work.jobs.contains_key(&head))
+    };
+    let next: Vec<Scoped> = order_keys.into_iter().filter(may_end).collect();
+    loader.behind(work, next).await
+}

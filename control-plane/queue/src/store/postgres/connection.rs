@@ -1,0 +1,198 @@
+//! One connection: its settings, its prepared statements, and what its errors mean.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::poll_fn;
+use tokio::task::JoinHandle;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, Socket, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::store::error::Error;
+
+/// A connection must be usable after this.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// Both time limits end a transaction whose client has gone, and so give its locks back.
+const SESSION: &str = "set search_path to damper_queue; set application_name to 'damper'; \
+     set statement_timeout to '10s'; set idle_in_transaction_session_timeout to '10s'";
+
+/// Why a transaction cannot go on.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// By another transaction: nothing is stored, and a second try can succeed.
+    Again,
+    Postgres(tokio_postgres::Error),
+    /// In the commit itself: it may have been stored.
+    Unknown(tokio_postgres::Error),
+    Store(Error),
+}
+
+impl Stop {
+    /// Returns true if another try can succeed, and nothing of this one is stored.
+    pub(super) fn is_temporary(&self) -> bool {
+        match self {
+            Self::Again => true,
+            Self::Postgres(error) => {
+                let shutdown = [&SqlState::ADMIN_SHUTDOWN, &SqlState::CRASH_SHUTDOWN];
+                error.is_closed() || error.code().is_some_and(|code| shutdown.contains(&code))
+            }
+            Self::Unknown(_) | Self::Store(_) => false,
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for Stop {
+    fn from(error: tokio_postgres::Error) -> Self {
+        match error.code() {
+            Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE) => Self::Again,
+            _ => Self::Postgres(error),
+        }
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Stop> for Error {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Again => Self::Unavailable("too many conflicts with other servers".to_owned()),
+            Stop::Store(error) => error,
+            Stop::Postgres(error) => Self::Unavailable(text(&error)),
+            Stop::Unknown(error) => Self::Unavailable(format!("commit: {}", text(&error))),
+        }
+    }
+}
+
+/// Returns an error with its causes: alone it is only "db error".
+pub(super) fn text(error: &tokio_postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// How to connect.
+#[derive(Clone)]
+pub(super) struct Target {
+    pub(super) config: Config,
+    pub(super) tls: Option<MakeRustlsConnect>,
+}
+
+/// An open connection. Dropped, it closes at once.
+pub(super) struct Connection {
+    client: Client,
+    statements: Mutex<HashMap<&'static str, Statement>>,
+    driver: JoinHandle<()>,
+}
+
+impl Connection {
+    /// Connects. `notified` is called with the process that sent each notification.
+    pub(super) async fn open(
+        target: &Target,
+        notified: impl FnMut(i32) + Send + 'static,
+    ) -> Result<Self, Stop> {
+        let connecting = async {
+            let connection = match &target.tls {
+                Some(tls) => Self::connect(&target.config, tls.clone(), notified).await?,
+                None => Self::connect(&target.config, NoTls, notified).await?,
+            };
+            connection.batch(SESSION).await?;
+            Ok(connection)
+        };
+        tokio::time::timeout(CONNECT_WITHIN, connecting).await.unwrap_or_else(|_| {
+            let seconds = CONNECT_WITHIN.as_secs();
+            Err(Stop::Store(Error::Unavailable(format!("no connection to PostgreSQL within {seconds} s"))))
+        })
+    }
+
+    async fn connect<T>(
+        config: &Config,
+        tls: T,
+        mut notified: impl FnMut(i32) + Send + 'static,
+    ) -> Result<Self, Stop>
+    where
+        T: MakeTlsConnect<Socket>,
+        T::Stream: Send + 'static,
+    {
+        let (client, mut connection) = config.connect(tls).await?;
+        let driver = tokio::spawn(async move {
+            while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+                match message {
+                    Ok(AsyncMessage::Notification(message)) => notified(message.process_id()),
+                    Ok(_) => {}
+                    // The client's next call returns it.
+                    Err(_) => return,
+                }
+            }
+        });
+        Ok(Self { client, statements: Mutex::default(), driver })
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Returns once the connection is closed.
+    pub(super) async fn closed(&mut self) {
+        // The driver's end is all that matters.
+        let _ = (&mut self.driver).await;
+    }
+
+    /// Runs statements without parameters.
+    pub(super) async fn batch(&self, sql: &str) -> Result<(), Stop> {
+        Ok(self.client.batch_execute(sql).await?)
+    }
+
+    /// Commits the transaction.
+    pub(super) async fn commit(&self) -> Result<(), Stop> {
+        self.client.batch_execute("commit").await.map_err(Stop::Unknown)
+    }
+
+    pub(super) async fn query(
+        &self,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Stop> {
+        let statement = self.statement(sql).await?;
+        Ok(self.client.query(&statement, parameters).await?)
+    }
+
+    /// Returns the number of rows changed.
+    pub(super) async fn execute(
+        &self,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<u64, Stop> {
+        let statement = self.statement(sql).await?;
+        Ok(self.client.execute(&statement, parameters).await?)
+    }
+
+    /// Prepares a statement once per connection.
+    async fn statement(&self, sql: &'static str) -> Result<Statement, Stop> {
+        let known = self.statements.lock().unwrap_or_else(PoisonError::into_inner).get(sql).cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = self.client.prepare(sql).await?;
+        self.statements.lock().unwrap_or_else(PoisonError::into_inner).insert(sql, statement.clone());
+        Ok(statement)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
