@@ -83,12 +83,13 @@ fn page() -> Result<()> {
     Ok(())
 }
 
-/// Etcd, the browser and the lab's peers in Go are real; the tests fail where they are missing. The binary that some
-/// of them run is built with them: the tests of its own package need it.
+/// Etcd, PostgreSQL, the browser and the lab's peers in Go are real; the tests fail where they are missing.
+/// The binary that some of them run is built with them: the tests of its own package need it.
 fn tests() -> Result<()> {
     Command::cargo()?
         .args(["test", "--workspace", "--all-features", "--no-fail-fast"])
         .env("DAMPER_TEST_ETCD", tools::etcd()?)
+        .env("DAMPER_TEST_POSTGRES", tools::postgres()?)
         .env("CHROMIUM", tools::chromium()?)
         .env("DAMPER_TEST_GO", tools::go()?)
         .env("DAMPER_BINARY", tools::target().join("debug/damper"))

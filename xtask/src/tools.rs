@@ -47,6 +47,35 @@ pub(crate) fn etcd() -> Result<PathBuf> {
     )
 }
 
+/// A real PostgreSQL for the tests: the folder of its programs, which Debian does not put on the path.
+pub(crate) fn postgres() -> Result<PathBuf> {
+    let named = std::env::var_os("DAMPER_TEST_POSTGRES").map(PathBuf::from);
+    if let Some(folder) = named.or_else(|| newest_postgres(Path::new("/usr/lib/postgresql"))) {
+        return Ok(folder);
+    }
+    let on_path = on_path("initdb").and_then(|initdb| initdb.parent().map(Path::to_path_buf));
+    if let Some(folder) = on_path {
+        return Ok(folder);
+    }
+    if debian_install(&["postgresql"])
+        && let Some(folder) = newest_postgres(Path::new("/usr/lib/postgresql"))
+    {
+        return Ok(folder);
+    }
+    bail!(
+        "the tests need PostgreSQL 13 or later: install the Debian package postgresql, or set DAMPER_TEST_POSTGRES to \
+         the folder that has initdb and postgres"
+    )
+}
+
+/// The programs of the highest version: `VERSION/bin`.
+fn newest_postgres(versions: &Path) -> Option<PathBuf> {
+    let versions = std::fs::read_dir(versions).ok()?.filter_map(Result::ok);
+    let number = |folder: &Path| folder.file_name()?.to_str()?.parse::<u32>().ok();
+    let newest = versions.map(|entry| entry.path()).filter(|folder| folder.join("bin/initdb").is_file());
+    newest.max_by_key(|folder| number(folder)).map(|folder| folder.join("bin"))
+}
+
 /// A real browser for the tests of the page.
 pub(crate) fn chromium() -> Result<PathBuf> {
     let names = ["chromium", "chromium-browser", "google-chrome"];

@@ -152,14 +152,17 @@ pub(crate) const LEVELS: [Level; 16] = [
         most: 16,
         rooms: &[
             "error",
+            "clock",
             "record",
             "batch",
             "interface",
             "tally",
+            "lanes",
             "encoding",
             "consistency",
             "apply",
             "redb",
+            "postgres",
         ],
     },
     Level {
