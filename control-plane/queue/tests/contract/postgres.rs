@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use damper_core::job::Wall;
@@ -231,6 +232,53 @@ impl Totals {
             }
         }
     }
+}
+
+/// Three servers submit, lease and end jobs of one order key: each ends at the moment at which another is
+/// submitted, so that a turn can be given to the wrong job, to two, or to none.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_one_order_key_take_turns_over_servers() {
+    const EACH: u64 = 40;
+    let cluster = Cluster::shared().await;
+    let url = cluster.database().await;
+    let is_leased = Arc::new(AtomicBool::new(false));
+    let servers = (0..3).map(|server| {
+        let (url, is_leased) = (url.clone(), is_leased.clone());
+        tokio::spawn(async move {
+            let store = open(&url).await;
+            let mut world = World::new(server);
+            let lane = world.lanes[0].clone();
+            let mut ended = 0;
+            for number in 0..EACH {
+                let (mut job, body) = job(&mut world, server * EACH + number);
+                job.lane = lane.clone();
+                job.order_key = Some("one".to_owned());
+                let request = lease_of(&job, ServerId(server), job.at.0 + number);
+                submit(&*store, (job, body)).await;
+                for leased in lease(&*store, request).await {
+                    assert!(!is_leased.swap(true, Ordering::SeqCst), "two leases of one order key");
+                    is_leased.store(false, Ordering::SeqCst);
+                    assert_eq!(settle(&*store, done(&leased, SettledBy::Worker)).await, Settled::Applied);
+                    ended += 1;
+                }
+            }
+            ended
+        })
+    });
+    let servers: Vec<_> = servers.collect();
+    let mut ended = 0;
+    for server in servers {
+        ended += server.await.unwrap();
+    }
+    let store = open(&url).await;
+    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+    let (any, _) = job(&mut World::new(1), 0);
+    let request = LeaseRequest { lane: World::new(1).lanes[0].clone(), ..lease_of(&any, ServerId(1), 1) };
+    while let [leased] = &*lease(&*store, LeaseRequest { seed: ended, ..request.clone() }).await {
+        settle(&*store, done(leased, SettledBy::Worker)).await;
+        ended += 1;
+    }
+    assert_eq!(ended, 3 * EACH, "a job never got its turn");
 }
 
 #[tokio::test(flavor = "multi_thread")]
