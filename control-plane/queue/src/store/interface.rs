@@ -93,7 +93,7 @@ pub struct Beat {
 /// A job store.
 pub trait Store: Send + Sync + 'static {
     /// Commits a batch. On an error nothing of it is stored, except for [`Error::Unavailable`] with an
-    /// unknown outcome.
+    /// unknown outcome. [`Error::Invalid`]: one operation has content that the store cannot keep.
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Committed, Error>>;
     /// Returns all lanes that have jobs, with their counts. In no order.
     fn lanes(&self) -> BoxFuture<'_, Result<Vec<LaneCounts>, Error>>;

@@ -8,7 +8,8 @@
 //! refused at once. Changes of operators go last, but a few go with each commit, so that load does not stop
 //! them.
 //!
-//! An operation whose caller has gone is carried out all the same.
+//! An operation whose caller has gone is carried out all the same. A commit that the store rejects for its
+//! content is halved until the one operation is found; that one alone fails.
 
 mod rooms;
 #[cfg(test)]
@@ -117,13 +118,7 @@ impl Shared {
     async fn run(self: Arc<Self>, store: Arc<dyn Store>, due: Waker) {
         let ended = FailAllOnDrop(self.clone());
         while let Some((batch, answers)) = self.next().await {
-            match store.commit(batch).await {
-                Ok(mut committed) => {
-                    due.wake(std::mem::take(&mut committed.due));
-                    answers.send(committed);
-                }
-                Err(error) => answers.fail(&error),
-            }
+            commit(&*store, &due, batch, answers).await;
         }
         drop(ended);
     }
@@ -141,6 +136,24 @@ impl Shared {
                 }
             }
             self.arrived.notified().await;
+        }
+    }
+}
+
+/// Commits operations and answers them.
+async fn commit(store: &dyn Store, due: &Waker, batch: Batch, answers: Answers) {
+    let mut parts = vec![(batch, answers)];
+    while let Some((mut batch, mut answers)) = parts.pop() {
+        match store.commit(batch.clone()).await {
+            Ok(mut committed) => {
+                due.wake(std::mem::take(&mut committed.due));
+                answers.send(committed);
+            }
+            Err(Error::Invalid(_)) if answers.operations() > 1 => {
+                let second = answers.halve(&mut batch);
+                parts.extend([second, (batch, answers)]);
+            }
+            Err(error) => answers.fail(&error),
         }
     }
 }

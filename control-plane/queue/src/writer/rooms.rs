@@ -143,7 +143,7 @@ impl Rooms {
             batch.changes.push(change);
             answers.changes.push(answer);
         }
-        (!answers.is_empty()).then_some((batch, answers))
+        (answers.operations() > 0).then_some((batch, answers))
     }
 }
 
@@ -176,13 +176,29 @@ impl Answers {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    /// Number of operations.
+    pub(super) fn operations(&self) -> usize {
         let Self { settlements, claims, leases, submissions, changes } = self;
-        settlements.is_empty()
-            && claims.is_empty()
-            && leases.is_empty()
-            && submissions.is_empty()
-            && changes.is_empty()
+        settlements.len() + claims.len() + leases.len() + submissions.len() + changes.len()
+    }
+
+    /// Takes the second half of a commit off it. The halves in turn keep the order of its parts.
+    pub(super) fn halve(&mut self, batch: &mut Batch) -> (Batch, Self) {
+        let mut keep = self.operations() / 2;
+        let settlements = split(&mut self.settlements, &mut keep);
+        let claims = split(&mut self.claims, &mut keep);
+        let leases = split(&mut self.leases, &mut keep);
+        let submissions = split(&mut self.submissions, &mut keep);
+        let changes = split(&mut self.changes, &mut keep);
+        let requests = self.leases.iter().map(|(requests, _)| requests).sum();
+        let second = Batch {
+            settlements: batch.settlements.split_off(self.settlements.len()),
+            claims: batch.claims.split_off(self.claims.len()),
+            leases: batch.leases.split_off(requests),
+            submissions: batch.submissions.split_off(self.submissions.len()),
+            changes: batch.changes.split_off(self.changes.len()),
+        };
+        (second, Self { settlements, claims, leases, submissions, changes })
     }
 
     /// Sends the results of a commit.
@@ -213,6 +229,13 @@ impl Answers {
         fail_each(self.submissions, error);
         fail_each(self.changes, error);
     }
+}
+
+/// Takes off what is beyond the number of operations to keep, and counts the kept ones.
+fn split<T>(operations: &mut Vec<T>, keep: &mut usize) -> Vec<T> {
+    let kept = operations.len().min(*keep);
+    *keep -= kept;
+    operations.split_off(kept)
 }
 
 fn send_each<T>(answers: impl IntoIterator<Item = Answer<T>>, results: impl IntoIterator<Item = T>) {

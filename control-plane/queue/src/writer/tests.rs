@@ -340,6 +340,38 @@ async fn error_of_a_commit_reaches_all_its_operations() {
 }
 
 #[tokio::test]
+async fn rejected_content_fails_its_operation_alone() {
+    let (writer, mut commits, _woken) = start();
+    for rejected in [1, 2, 3, 4] {
+        let settled = writer.settle(settlement(1));
+        let leased = writer.lease(vec![lease(5, 1), lease(6, 2)]);
+        let submitted: Vec<_> =
+            [2, 3].into_iter().map(job).map(|(job, body)| writer.submit(job, body)).collect();
+        let changed = writer.change(change(4));
+        let all = async { (settled.await, leased.await, join_all(submitted).await, changed.await) };
+        let mut all = std::pin::pin!(all);
+        let error = Error::Invalid("content".to_owned());
+        let (settled, leased, submitted, changed) = loop {
+            tokio::select! {
+                all = &mut all => break all,
+                Some(commit) = commits.recv() => {
+                    let Batch { settlements, submissions, changes, .. } = &commit.batch;
+                    let mut ids = settlements.iter().map(|end| end.id).chain(changes.iter().map(|change| change.id));
+                    let is_rejected = ids.any(|found| found == id(rejected))
+                        || submissions.iter().any(|(job, _)| job.id == id(rejected));
+                    if is_rejected { commit.fail(error.clone()) } else { commit.succeed() }
+                }
+            }
+        };
+        let fails = |number| (number == rejected).then(|| error.clone());
+        assert_eq!([settled.err(), changed.err()], [fails(1), fails(4)]);
+        assert_eq!(submitted.into_iter().map(Result::err).collect::<Vec<_>>(), [fails(2), fails(3)]);
+        let jobs = leased.map(|leased| leased.into_iter().map(|leased| leased.jobs).collect::<Vec<_>>());
+        assert_eq!(jobs, Ok(vec![vec![job(5)], vec![job(6), job(6)]]));
+    }
+}
+
+#[tokio::test]
 async fn refused_submission_is_the_error_of_one_caller() {
     let (writer, mut commits, _woken) = start();
     let (one, body) = job(1);

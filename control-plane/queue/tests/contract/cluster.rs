@@ -1,11 +1,14 @@
 //! A real PostgreSQL for tests: a cluster of its own, on a free port, with databases that share nothing.
 //!
-//! Its programs are in the folder `DAMPER_TEST_POSTGRES`, or on the path; without them a test fails, it is
-//! never skipped. PostgreSQL refuses to run as root, so root runs it as the user `postgres`, which the Debian
-//! package creates.
+//! Its programs are in the folder `DAMPER_TEST_POSTGRES`, where the Debian package puts them, or on the path;
+//! without them a test fails, it is never skipped. PostgreSQL refuses to run as root, so root runs it as the
+//! user `postgres`, which the package creates.
+//!
+//! `DAMPER_TEST_POSTGRES` can also be the URL of a running server, which has no TLS and lets its user create
+//! databases. Tests that end a server or change its settings start their own all the same.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tokio::sync::Mutex;
-use tokio_postgres::NoTls;
+use tokio_postgres::{Client, NoTls};
 
 /// Time until a new cluster answers.
 const START: Duration = Duration::from_secs(60);
@@ -21,9 +24,14 @@ const START: Duration = Duration::from_secs(60);
 /// Tries on other ports, since another process can take a free one first.
 const TRIES: usize = 4;
 
-/// A running cluster; ended and removed when dropped.
+/// Where the Debian package puts the programs of each version.
+const VERSIONS: &str = "/usr/lib/postgresql";
+
+/// A running cluster; ended and removed when dropped, if the tests have started it.
 pub(crate) struct Cluster {
     folder: TempDir,
+    /// `postgres://USER@HOST:PORT`
+    base: String,
     port: u16,
     server: Option<Child>,
     databases: AtomicU32,
@@ -38,9 +46,20 @@ impl Cluster {
         if let Some(cluster) = shared.upgrade() {
             return cluster;
         }
-        let cluster = Arc::new(Self::start(&[]).await);
+        let cluster = Arc::new(match variable().filter(|value| value.contains("://")) {
+            Some(url) => Self::running(url.trim_end_matches('/')),
+            None => Self::start(&[]).await,
+        });
         *shared = Arc::downgrade(&cluster);
         cluster
+    }
+
+    /// A cluster that a developer has started.
+    fn running(base: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // Not the names of an earlier run.
+        let databases = AtomicU32::new(std::process::id() << 8);
+        Self { folder, base: base.to_owned(), port: 0, server: None, databases }
     }
 
     /// Starts a cluster with these further settings, each `name=value`.
@@ -71,9 +90,11 @@ impl Cluster {
                 run(Command::new("chown").arg("postgres").arg(&file));
             }
         }
-        let mut cluster = Self { folder, port: 0, server: None, databases: AtomicU32::new(0) };
+        let base = String::new();
+        let mut cluster = Self { folder, base, port: 0, server: None, databases: AtomicU32::new(0) };
         for _ in 0..TRIES {
             cluster.port = free_port();
+            cluster.base = format!("postgres://postgres@127.0.0.1:{}", cluster.port);
             cluster.launch(settings);
             if cluster.answers().await {
                 return cluster;
@@ -113,7 +134,7 @@ impl Cluster {
     }
 
     fn url(&self, database: &str) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
+        format!("{}/{database}", self.base)
     }
 
     /// Creates an empty database and returns its URL.
@@ -126,11 +147,7 @@ impl Cluster {
     /// Runs a statement in the database of this name or URL.
     pub(crate) async fn execute(&self, database: &str, sql: &str) {
         let url = if database.contains("://") { database.to_owned() } else { self.url(database) };
-        let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
-        let driver = tokio::spawn(connection);
-        client.batch_execute(sql).await.unwrap();
-        drop(client);
-        driver.await.unwrap().unwrap();
+        Session::open(&url).await.run(sql).await;
     }
 
     /// Ends the cluster at once, as kill -9 would, and starts it on its data and port.
@@ -157,6 +174,44 @@ impl Cluster {
     }
 }
 
+/// A session beside those of a store.
+pub(crate) struct Session {
+    client: Client,
+    process: i32,
+}
+
+impl Session {
+    pub(crate) async fn open(url: &str) -> Self {
+        let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+        // Ends with the client.
+        tokio::spawn(connection);
+        let process = client.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
+        Self { client, process }
+    }
+
+    pub(crate) async fn run(&self, sql: &str) {
+        self.client.batch_execute(sql).await.unwrap();
+    }
+
+    /// Waits until another session waits for a lock of this one.
+    pub(crate) async fn blocks_another(&self) {
+        let sql = "select count(*) > 0 from pg_locks where not granted and $1 = any(pg_blocking_pids(pid))";
+        self.until(sql, self.process).await;
+    }
+
+    /// Waits until the other session waits for a lock.
+    pub(crate) async fn sees_waiting(&self, other: &Self) {
+        self.until("select cardinality(pg_blocking_pids($1)) > 0", other.process).await;
+    }
+
+    async fn until(&self, sql: &str, process: i32) {
+        let deadline = Instant::now() + START;
+        while !self.client.query_one(sql, &[&process]).await.unwrap().get::<_, bool>(0) {
+            assert!(Instant::now() < deadline, "never true for {process}: {sql}");
+        }
+    }
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
@@ -173,7 +228,8 @@ impl Drop for Cluster {
 
 /// Returns a program of PostgreSQL, run as the user that may run it.
 fn program(name: &str) -> Command {
-    let folder = std::env::var_os("DAMPER_TEST_POSTGRES").map(PathBuf::from);
+    let folder = variable().filter(|value| !value.contains("://")).map(PathBuf::from);
+    let folder = folder.or_else(|| newest(Path::new(VERSIONS)));
     let path = folder.map_or_else(|| PathBuf::from(name), |folder| folder.join(name));
     if !is_root() {
         return Command::new(path);
@@ -182,6 +238,18 @@ fn program(name: &str) -> Command {
     command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(path);
     command.current_dir("/");
     command
+}
+
+fn variable() -> Option<String> {
+    std::env::var("DAMPER_TEST_POSTGRES").ok()
+}
+
+/// Returns the programs of the highest version, in `VERSION/bin`.
+fn newest(versions: &Path) -> Option<PathBuf> {
+    let versions =
+        std::fs::read_dir(versions).ok()?.filter_map(Result::ok).map(|entry| entry.path().join("bin"));
+    let number = |folder: &PathBuf| folder.parent()?.file_name()?.to_str()?.parse::<u32>().ok();
+    versions.filter(|folder| folder.join("initdb").is_file()).max_by_key(number)
 }
 
 fn is_root() -> bool {

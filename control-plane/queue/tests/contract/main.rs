@@ -4,9 +4,11 @@
 
 mod cluster;
 mod disk;
+mod faults;
 mod model;
 mod operations;
 mod postgres;
 mod power;
 mod redb;
+mod relay;
 mod suite;

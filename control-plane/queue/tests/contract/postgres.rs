@@ -20,11 +20,11 @@ use crate::suite::{self, Bench};
 /// A database of its own.
 struct InDatabase(String);
 
-fn settings(url: &str) -> Settings {
+pub(crate) fn settings(url: &str) -> Settings {
     Settings { url: url.to_owned(), tls: None, dead_after: Duration::from_millis(300) }
 }
 
-async fn open(url: &str) -> Arc<PostgresStore> {
+pub(crate) async fn open(url: &str) -> Arc<PostgresStore> {
     Arc::new(PostgresStore::open(settings(url)).await.unwrap())
 }
 
@@ -35,7 +35,7 @@ impl Bench for InDatabase {
 }
 
 /// Returns a job that is due, with a key of its own.
-fn job(world: &mut World, number: u64) -> (Record, Body) {
+pub(crate) fn job(world: &mut World, number: u64) -> (Record, Body) {
     let (mut job, body) = world.submission(&Model::default());
     job.id = JobId(u128::from(number).to_be_bytes());
     job.key = number.to_string();
@@ -44,7 +44,7 @@ fn job(world: &mut World, number: u64) -> (Record, Body) {
     (job, body)
 }
 
-fn lease_of(job: &Record, server: ServerId, seed: u64) -> LeaseRequest {
+pub(crate) fn lease_of(job: &Record, server: ServerId, seed: u64) -> LeaseRequest {
     LeaseRequest {
         lane: job.lane.clone(),
         count: 1,
@@ -57,7 +57,7 @@ fn lease_of(job: &Record, server: ServerId, seed: u64) -> LeaseRequest {
     }
 }
 
-fn done(job: &Record, by: SettledBy) -> Settlement {
+pub(crate) fn done(job: &Record, by: SettledBy) -> Settlement {
     let State::Leased { token, .. } = job.state else { panic!("{job:?}") };
     Settlement {
         id: job.id,
@@ -72,27 +72,51 @@ fn done(job: &Record, by: SettledBy) -> Settlement {
     }
 }
 
-async fn submit(store: &dyn Store, job: (Record, Body)) -> Submitted {
+pub(crate) async fn submit(store: &dyn Store, job: (Record, Body)) -> Submitted {
     let batch = Batch { submissions: vec![job], ..Batch::default() };
     store.commit(batch).await.unwrap().submissions.remove(0)
 }
 
-async fn lease(store: &dyn Store, request: LeaseRequest) -> Vec<Record> {
+pub(crate) async fn lease(store: &dyn Store, request: LeaseRequest) -> Vec<Record> {
     let batch = Batch { leases: vec![request], ..Batch::default() };
     store.commit(batch).await.unwrap().leases.remove(0).into_iter().map(|(job, _)| job).collect()
 }
 
-async fn settle(store: &dyn Store, settlement: Settlement) -> Settled {
+pub(crate) async fn settle(store: &dyn Store, settlement: Settlement) -> Settled {
     let batch = Batch { settlements: vec![settlement], ..Batch::default() };
     store.commit(batch).await.unwrap().settlements.remove(0)
+}
+
+/// A database whose server is killed and started again before each opening.
+struct InKilled {
+    cluster: Cluster,
+    url: String,
+}
+
+impl Bench for InKilled {
+    async fn open(&mut self) -> Arc<dyn Store> {
+        self.cluster.restart(&[]).await;
+        open(&self.url).await
+    }
 }
 
 #[tokio::test]
 async fn postgres_store_equals_model_over_random_batches() {
     let cluster = Cluster::shared().await;
-    for seed in 10..12 {
-        suite::run(&mut InDatabase(cluster.database().await), seed, 200).await;
-    }
+    suite::run(&mut InDatabase(cluster.database().await), 10, 200).await;
+}
+
+#[tokio::test]
+async fn postgres_store_equals_model_over_kills_of_its_server() {
+    let cluster = Cluster::start(&[]).await;
+    let url = cluster.database().await;
+    suite::run(&mut InKilled { cluster, url }, 11, 200).await;
+}
+
+#[tokio::test]
+async fn postgres_full_lane_does_not_hide_a_scarce_one() {
+    let cluster = Cluster::shared().await;
+    suite::scarce_lane(&mut InDatabase(cluster.database().await)).await;
 }
 
 #[tokio::test]

@@ -43,6 +43,11 @@ async fn redb_store_equals_model_over_random_batches() {
 }
 
 #[tokio::test]
+async fn redb_full_lane_does_not_hide_a_scarce_one() {
+    suite::scarce_lane(&mut InMemory(Disk::default())).await;
+}
+
+#[tokio::test]
 async fn redb_file_equals_model_over_random_batches() {
     suite::run(&mut InFile::new(), 4, 200).await;
 }

@@ -5,7 +5,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use damper_core::job::Wall;
-use damper_queue::store::{Committed, Filter, JobId, Record, State, Store, Submitted};
+use damper_queue::store::{
+    Batch, Committed, Filter, JobId, Lane, LeaseRequest, Record, State, Store, Submitted,
+};
 
 use crate::model::Model;
 use crate::operations::{QUEUES, SERVERS, World};
@@ -43,6 +45,47 @@ pub(crate) async fn run(bench: &mut impl Bench, seed: u64, batches: usize) {
         assert_eq!(store.check().await.unwrap(), Vec::<String>::new(), "{place}\n{batch:#?}");
     }
     assert_eq!(missing(&met), Vec::<&str>::new(), "seed {seed} does not reach all results");
+}
+
+/// A lane full of due jobs hides none of another lane, in whatever order they are requested.
+pub(crate) async fn scarce_lane(bench: &mut impl Bench) {
+    const MANY: u64 = 2_000;
+    let store = bench.open().await;
+    let mut world = World::new(1);
+    let (full, scarce) = (world.lanes[0].clone(), world.lanes[3].clone());
+    let mut due = |number: u64, lane: &Arc<Lane>, at: Wall| {
+        let (mut job, body) = world.submission(&Model::default());
+        (job.id, job.key) = (JobId(u128::from(number).to_be_bytes()), number.to_string());
+        (job.lane, job.order_key, job.at) = (lane.clone(), None, at);
+        (job, body)
+    };
+    let submissions: Vec<_> = (0..MANY).map(|number| due(number, &full, Wall(number))).collect();
+    for chunk in submissions.chunks(500) {
+        store.commit(Batch { submissions: chunk.to_vec(), ..Batch::default() }).await.unwrap();
+    }
+    let request = |lane: &Arc<Lane>, seed| LeaseRequest {
+        lane: lane.clone(),
+        count: 50,
+        max_bytes: 1 << 20,
+        first_only: false,
+        max_in_flight: None,
+        server: SERVERS[0],
+        now: Wall(MANY + 1),
+        seed,
+    };
+    for round in 0..6 {
+        let last = due(MANY + round, &scarce, Wall(MANY));
+        let id = last.0.id;
+        store.commit(Batch { submissions: vec![last], ..Batch::default() }).await.unwrap();
+        let mut leases = vec![request(&full, 2 * round), request(&scarce, 2 * round + 1)];
+        leases.rotate_left(usize::from(round % 2 == 1));
+        let mut leased = store.commit(Batch { leases, ..Batch::default() }).await.unwrap().leases;
+        leased.rotate_left(usize::from(round % 2 == 1));
+        let ids = |part: usize| leased[part].iter().map(|(job, _)| job.id).collect::<Vec<_>>();
+        let first = 50 * round;
+        let expected = (first..first + 50).map(|number| JobId(u128::from(number).to_be_bytes()));
+        assert_eq!((ids(0), ids(1)), (expected.collect(), vec![id]), "round {round}");
+    }
 }
 
 fn compare(got: &Committed, expected: &Committed, before: &Model, after: &Model) -> Result<(), String> {

@@ -50,6 +50,10 @@ impl From<tokio_postgres::Error> for Stop {
     fn from(error: tokio_postgres::Error) -> Self {
         match error.code() {
             Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE) => Self::Again,
+            // Data exceptions and violated constraints: the same content would fail again.
+            Some(code) if code.code().starts_with("22") || code.code().starts_with("23") => {
+                Self::Store(Error::Invalid(text(&error)))
+            }
             _ => Self::Postgres(error),
         }
     }

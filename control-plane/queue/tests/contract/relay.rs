@@ -1,0 +1,104 @@
+//! A relay between a store and its database, which can cut a connection at a statement.
+//!
+//! So a test has a commit whose outcome the store does not know: the statement was executed and its answer is
+//! lost, or it never arrived.
+
+use std::str::FromStr as _;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
+
+/// Where a connection is cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cut {
+    /// The database does not receive the statement.
+    Before(&'static str),
+    /// The database executes the statement; its answer is lost.
+    After(&'static str),
+}
+
+/// The relay. Dropped, it accepts no further connections.
+pub(crate) struct Relay {
+    /// URL of the database through the relay.
+    pub(crate) url: String,
+    cut: Arc<Mutex<Option<Cut>>>,
+    task: JoinHandle<()>,
+}
+
+impl Relay {
+    pub(crate) async fn start(url: &str) -> Self {
+        let config = Config::from_str(url).unwrap();
+        let (Host::Tcp(host), Some(port)) = (&config.get_hosts()[0], config.get_ports().first()) else {
+            panic!("{url}: no host and port")
+        };
+        let database = format!("{host}:{port}");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = url.replace(&database, &listener.local_addr().unwrap().to_string());
+        let cut = Arc::new(Mutex::new(None));
+        let task = tokio::spawn({
+            let cut = cut.clone();
+            async move {
+                while let Ok((client, _)) = listener.accept().await {
+                    let server = TcpStream::connect(&database).await.unwrap();
+                    tokio::spawn(relay(client, server, cut.clone()));
+                }
+            }
+        });
+        Self { url, cut, task }
+    }
+
+    /// Cuts the next connection that sends this statement, once.
+    pub(crate) fn cut(&self, cut: Cut) {
+        let earlier = self.cut.lock().unwrap().replace(cut);
+        assert!(earlier.is_none(), "{earlier:?} did not occur");
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Copies both ways until one side ends or the connection is cut. Statements without parameters are one short
+/// message each, sent alone.
+async fn relay(mut client: TcpStream, mut server: TcpStream, cut: Arc<Mutex<Option<Cut>>>) {
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_server, mut to_server) = server.split();
+    let (mut sent, mut received) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    loop {
+        tokio::select! {
+            Ok(count @ 1..) = from_client.read(&mut sent) => {
+                let message = &sent[..count];
+                match take(&cut, message) {
+                    Some(Cut::Before(_)) => return,
+                    Some(Cut::After(_)) => {
+                        to_server.write_all(message).await.unwrap();
+                        assert!(from_server.read(&mut received).await.unwrap() > 0, "an answer");
+                        return;
+                    }
+                    None if to_server.write_all(message).await.is_err() => return,
+                    None => {}
+                }
+            }
+            Ok(count @ 1..) = from_server.read(&mut received) => {
+                if to_client.write_all(&received[..count]).await.is_err() {
+                    return;
+                }
+            }
+            else => return,
+        }
+    }
+}
+
+/// Takes the cut if the message is its statement.
+fn take(cut: &Mutex<Option<Cut>>, message: &[u8]) -> Option<Cut> {
+    let mut cut = cut.lock().unwrap();
+    let (Cut::Before(statement) | Cut::After(statement)) = (*cut)?;
+    let is_it = message.first() == Some(&b'Q') && message.ends_with(format!("{statement}\0").as_bytes());
+    if is_it { cut.take() } else { None }
+}
