@@ -47,7 +47,8 @@ pub(crate) fn etcd() -> Result<PathBuf> {
     )
 }
 
-/// A real PostgreSQL for the tests: the folder of its programs, which Debian does not put on the path.
+/// A real PostgreSQL for the tests: the folder of its programs, which Debian does not put on the path. A
+/// developer can name the URL of a running one instead; some tests need the programs all the same.
 pub(crate) fn postgres() -> Result<PathBuf> {
     let named = std::env::var_os("DAMPER_TEST_POSTGRES").map(PathBuf::from);
     if let Some(folder) = named.or_else(|| newest_postgres(Path::new("/usr/lib/postgresql"))) {

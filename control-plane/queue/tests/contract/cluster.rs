@@ -80,7 +80,8 @@ impl Cluster {
             run(Command::new("chown").arg("postgres").arg(folder.path()));
         }
         let data = folder.path().join("data");
-        let init = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--username=postgres", "--pgdata"];
+        let init =
+            ["--auth=trust", "--encoding=UTF8", "--locale=C", "--username=postgres", "--no-sync", "--pgdata"];
         run(program("initdb").args(init).arg(&data).stdout(Stdio::null()));
         for (name, content) in files {
             let file = data.join(name);
@@ -174,7 +175,7 @@ impl Cluster {
     }
 }
 
-/// A session beside those of a store.
+/// A further session in a database.
 pub(crate) struct Session {
     client: Client,
     process: i32,

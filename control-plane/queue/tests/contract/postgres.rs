@@ -103,14 +103,14 @@ impl Bench for InKilled {
 #[tokio::test]
 async fn postgres_store_equals_model_over_random_batches() {
     let cluster = Cluster::shared().await;
-    suite::run(&mut InDatabase(cluster.database().await), 10, 200).await;
+    suite::run(&mut InDatabase(cluster.database().await), 10, 120).await;
 }
 
 #[tokio::test]
 async fn postgres_store_equals_model_over_kills_of_its_server() {
     let cluster = Cluster::start(&[]).await;
     let url = cluster.database().await;
-    suite::run(&mut InKilled { cluster, url }, 11, 200).await;
+    suite::run(&mut InKilled { cluster, url }, 11, 120).await;
 }
 
 #[tokio::test]
