@@ -2,7 +2,7 @@
 //!
 //! Three connections: commits, one at a time; reads, which share one; notifications. Each is opened again
 //! when it has failed, and a new one is checked like the first: durability, format, identity. A transaction
-//! that was ended for another is repeated, at most [`TRIES`] times.
+//! that was ended for another is repeated, at most 10 times.
 //!
 //! The database must be the queue's own, or the tables are in its schema `damper_queue`. Connections cannot
 //! go through a pooler that shares sessions between clients.
