@@ -179,8 +179,14 @@ fn tests_named_in_the_security_page_exist() {
     };
     let unknown: Vec<_> = named.iter().filter(|name| !is_known(name)).collect();
     assert!(unknown.is_empty(), "neither a test nor a setting: {unknown:?}");
-    let tests = named.iter().filter(|name| code.contains(&format!("fn {name}(")));
-    assert!(tests.count() > 20, "the page names the tests of its bounds");
+    let is_test = |name: &str| code.contains(&format!("fn {name}("));
+    let (_, bounds) = SECURITY.split_once("| peer | resource | bound | test |").expect("the table of bounds");
+    let rows: Vec<&str> = bounds.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+    assert!(rows.len() > 20, "{}", rows.len());
+    for row in rows {
+        let last = row.trim_end_matches(" |").rsplit(" | ").next().expect("a cell");
+        assert!(last.split('`').skip(1).step_by(2).any(is_test), "no test fills this bound: {row}");
+    }
 }
 
 fn read_rust(folder: &Path, into: &mut String) {

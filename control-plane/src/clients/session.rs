@@ -19,7 +19,7 @@ use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 
 /// Maximum bytes of kept refusals per client: some thirty usual ones.
-pub(crate) const MAX_REFUSAL_BYTES: usize = 8 << 10;
+pub(crate) const MAX_REFUSAL_BYTES: usize = 4 << 10;
 const MAX_REASON_BYTES: usize = 512;
 /// Number of unanswered responses whose times are kept.
 const MAX_UNANSWERED: usize = 64;

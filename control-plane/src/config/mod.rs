@@ -3,6 +3,8 @@
 //! These are the server's own limits and times; the bounds of rules are in damper-core. Times are settings so
 //! that tests need not wait half a minute for a slow consumer.
 
+#[cfg(test)]
+mod memory;
 pub(crate) mod open_ports;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,13 +21,19 @@ use damper_net::tls::TlsConfig;
 pub(crate) use damper_store::StoreUrl;
 
 /// The default limit of rules.
-pub const MAX_RULES: usize = 100_000;
+pub const MAX_RULES: usize = 10_000;
 
 /// The default limit of guards.
-pub const MAX_GUARDS: usize = 10_000;
+pub const MAX_GUARDS: usize = 1_000;
+
+/// Returns the limit in bytes of all keys and values of rules, guards or tokens: 400 for each, 1 MiB at
+/// least. A usual rule has 350, a single one at most 64 KiB.
+pub(crate) fn max_bytes(max_entries: usize) -> usize {
+    max_entries.saturating_mul(400).max(1 << 20)
+}
 
 /// The default limit of tokens.
-pub const MAX_TOKENS: usize = 10_000;
+pub const MAX_TOKENS: usize = 2_000;
 
 /// The number of replicas that can be expected. A replica has at most 64 peers.
 pub const REPLICAS: RangeInclusive<u32> = 1..=65;
@@ -108,11 +116,11 @@ pub struct ServerConfig {
     pub max_guards: usize,
     /// The most tokens. Default [`MAX_TOKENS`].
     pub max_tokens: usize,
-    /// The most bytes of one apply. Default 16 MiB: about 50,000 usual rules.
+    /// The most bytes of one apply. Default 4 MiB: about 12,000 usual rules.
     pub max_apply_bytes: usize,
     /// The most routes with statistics. Default 10,000.
     pub max_routes: usize,
-    /// The most bytes of all statistics: totals of processes, windows of routes, failed calls. Default 96
+    /// The most bytes of all statistics: totals of processes, windows of routes, failed calls. Default 40
     /// MiB.
     pub max_statistics_bytes: usize,
     /// Writes that raise the worst chain above this are rejected unless forced. Default 16.
@@ -171,9 +179,9 @@ impl ServerConfig {
             max_rules: MAX_RULES,
             max_guards: MAX_GUARDS,
             max_tokens: MAX_TOKENS,
-            max_apply_bytes: 16 << 20,
+            max_apply_bytes: 4 << 20,
             max_routes: 10_000,
-            max_statistics_bytes: 96 << 20,
+            max_statistics_bytes: 40 << 20,
             max_amplification: MaxAmplification::default(),
             history_retention: HistoryRetention::default(),
             first_retention_after: Duration::from_secs(60),

@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use damper_proto::v1::{self, laggard::Reason};
@@ -37,10 +37,45 @@ const MAX_GONE: usize = 2_000;
 /// A client that lost its stream has most likely reconnected by then.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// The resources that a change concerns. There can be tens of thousands.
+pub(crate) type ChangedSubjects = Arc<HashSet<ResourceKey>>;
+
+/// The changes that are watched now: all watchers of one share its subjects.
+#[derive(Default)]
+pub(crate) struct WatchedChanges(Mutex<HashMap<(Arc<str>, u64), Weak<HashSet<ResourceKey>>>>);
+
+impl WatchedChanges {
+    /// Returns the subjects of a change of this store if another watcher has them.
+    pub(crate) fn known(&self, epoch: &Arc<str>, revision: u64) -> Option<ChangedSubjects> {
+        self.watched().get(&(epoch.clone(), revision))?.upgrade()
+    }
+
+    /// Shares the subjects with later watchers.
+    pub(crate) fn share(
+        &self,
+        epoch: &Arc<str>,
+        revision: u64,
+        subjects: ChangedSubjects,
+    ) -> ChangedSubjects {
+        let mut watched = self.watched();
+        watched.retain(|_, subjects| subjects.strong_count() > 0);
+        let known = watched.entry((epoch.clone(), revision)).or_default();
+        // Two watchers may have read them at once.
+        known.upgrade().unwrap_or_else(|| {
+            *known = Arc::downgrade(&subjects);
+            subjects
+        })
+    }
+
+    fn watched(&self) -> MutexGuard<'_, HashMap<(Arc<str>, u64), Weak<HashSet<ResourceKey>>>> {
+        self.0.lock().expect("no holder of the lock panics")
+    }
+}
+
 /// The counts of one change over time.
 pub(crate) struct ConvergenceTracker {
     revision: u64,
-    subjects: HashSet<ResourceKey>,
+    subjects: ChangedSubjects,
     /// The requirement for each group, for this snapshot.
     asked_at: u64,
     asked: HashMap<Arc<ClientGroup>, RequiredAck>,
@@ -99,10 +134,10 @@ enum DepartedClient {
 }
 
 impl ConvergenceTracker {
-    pub(crate) fn new(revision: u64, subjects: Vec<ResourceKey>) -> Self {
+    pub(crate) fn new(revision: u64, subjects: ChangedSubjects) -> Self {
         Self {
             revision,
-            subjects: subjects.into_iter().collect(),
+            subjects,
             asked_at: 0,
             asked: HashMap::new(),
             seen: HashMap::new(),
@@ -291,6 +326,8 @@ fn order(reason: Reason) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use damper_core::Pattern;
+
     use super::*;
 
     fn counted(acknowledged: u32, others: u32, left: u32, awaited: u32) -> ConvergenceCounts {
@@ -331,8 +368,26 @@ mod tests {
     }
 
     #[test]
+    fn watchers_of_a_change_share_its_subjects() {
+        let (changes, epoch) = (WatchedChanges::default(), Arc::from("e"));
+        let read = || {
+            ChangedSubjects::new(HashSet::from([ResourceKey::Kill(
+                Pattern::parse("*", "*", "a", "*").unwrap(),
+            )]))
+        };
+        let first = changes.share(&epoch, 1, read());
+        assert!(Arc::ptr_eq(&first, &changes.share(&epoch, 1, read())), "read at the same time");
+        assert!(Arc::ptr_eq(&first, &changes.known(&epoch, 1).unwrap()));
+        assert!(changes.known(&epoch, 2).is_none() && changes.known(&Arc::from("f"), 1).is_none());
+        drop(first);
+        assert!(changes.known(&epoch, 1).is_none());
+        changes.share(&epoch, 2, read());
+        assert_eq!(changes.watched().len(), 1, "what nothing watches is forgotten");
+    }
+
+    #[test]
     fn clients_that_left_are_remembered_up_to_a_limit() {
-        let mut census = ConvergenceTracker::new(1, Vec::new());
+        let mut census = ConvergenceTracker::new(1, ChangedSubjects::default());
         let begun = Instant::now();
         for n in 0..MAX_GONE {
             assert!(census.has_room(begun), "{n}");

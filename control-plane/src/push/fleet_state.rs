@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::metrics::Metrics;
+use crate::push::convergence::WatchedChanges;
 use crate::push::delivery::Deliveries;
 use crate::push::sessions::Sessions;
 use crate::state::State;
@@ -20,6 +21,7 @@ pub(crate) struct FleetState {
     pub(crate) deliveries: Deliveries,
     /// For counts of the clients that have applied a change.
     pub(crate) counting: ExclusiveWorker,
+    pub(crate) watched_changes: WatchedChanges,
 }
 
 impl FleetState {

@@ -20,13 +20,13 @@ use crate::state::snapshot::Snapshot;
 use crate::state::stored::{StoredGuard, StoredRule};
 
 /// A page ends with the entry that makes it longer than this. Small, because one is buffered per client.
-const PAGE_BYTES: usize = 16 << 10;
+pub(crate) const PAGE_BYTES: usize = 16 << 10;
 /// A longer difference is sent as a full snapshot.
 const DELTA_BYTES: usize = 64 << 10;
 /// The number of shared responses; others are made for one stream.
 const SHARED_RESPONSES: usize = 1024;
 /// The total size of shared responses. Others are made for one stream, page by page.
-const SHARED_BYTES: usize = 8 << 20;
+pub(crate) const SHARED_BYTES: usize = 8 << 20;
 
 /// One response, without the fields of a stream.
 #[derive(Clone, Debug)]

@@ -11,14 +11,16 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::{AuthContext, Authenticator, expiry};
 use crate::cluster::peers::Peers;
 use crate::cluster::{Cluster, PeerConfig};
-use crate::config::ServerConfig;
+use crate::config::{ServerConfig, max_bytes};
 use crate::metrics::Metrics;
+use crate::push::convergence::WatchedChanges;
 use crate::push::debounce;
 use crate::push::delivery::Deliveries;
 use crate::push::fleet_state::FleetState;
 use crate::push::sessions::Sessions;
 use crate::state::State;
 use crate::state::exclusive::ExclusiveWorker;
+use crate::state::history::PastReads;
 use crate::state::known_store::{KnownStore, PeerEpochs};
 use crate::state::resource_key::{GUARDS, KILLS, QUEUES, RULES};
 use crate::state::retention;
@@ -99,6 +101,7 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
         distributed,
         refresh,
         hold,
+        past: PastReads::new(),
         worker: ExclusiveWorker::new(),
         unary_deadline: settings.unary_deadline,
     });
@@ -122,6 +125,7 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
         metrics,
         deliveries: Deliveries::default(),
         counting: ExclusiveWorker::new(),
+        watched_changes: WatchedChanges::default(),
     });
     let config = PeerConfig { peer_ca: settings.peer_ca.clone(), peer_name: settings.peer_name.clone() };
     let cluster = Arc::new(Cluster { fleet, peers: replicas, access, tls, config, stopping, ended });
@@ -158,11 +162,16 @@ fn write_limits(settings: &ServerConfig) -> WriteLimits {
 
 /// Limits the number of entries of each kind.
 fn writer_config(settings: &ServerConfig) -> writer::WriterConfig {
-    let limit = |prefix: &str, max_entries| EntryLimit { prefix: prefix.to_owned(), max_entries };
+    let limit = |prefix: &str, max_entries: usize| EntryLimit {
+        prefix: prefix.to_owned(),
+        max_entries,
+        max_bytes: max_bytes(max_entries),
+    };
     let limits = vec![
         limit(RULES, settings.max_rules),
         limit(GUARDS, settings.max_guards),
-        limit(KILLS, MAX_KILLS),
+        // A kill is never refused for its length.
+        EntryLimit { max_bytes: usize::MAX, ..limit(KILLS, MAX_KILLS) },
         limit(TOKENS, settings.max_tokens),
         limit(QUEUES, MAX_QUEUES),
     ];

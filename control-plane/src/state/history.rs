@@ -1,11 +1,15 @@
 //! Earlier states, computed from the store's changes: the present state with later changes undone.
 //!
 //! A change keeps the previous entry of each key. So the oldest known state is the one after the newest
-//! dropped change.
+//! dropped change. One change can be a whole set with all that it replaced, so changes are read in turn
+//! ([`PastReads`]), and at most 8 MiB of them are kept.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry::{Occupied, Vacant};
 use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::state::State;
 use crate::state::error::ApiError;
@@ -15,6 +19,25 @@ use damper_store::{Change, Entry, Store};
 
 /// Changes per read.
 pub(crate) const PAGE: u64 = 16;
+
+/// Concurrent readers of earlier changes.
+pub(crate) const READERS: usize = 1;
+/// The most bytes of keys and values that are kept of the changes in between.
+pub(crate) const KEPT_BYTES: usize = 8 << 20;
+
+/// Turns of reading earlier changes.
+pub(crate) struct PastReads(Semaphore);
+
+impl PastReads {
+    pub(crate) fn new() -> Self {
+        Self(Semaphore::new(READERS))
+    }
+
+    /// Waits for a turn, which lasts until the permit is dropped.
+    pub(crate) async fn turn(&self) -> SemaphorePermit<'_> {
+        self.0.acquire().await.expect("it is never closed")
+    }
+}
 
 /// A rule or guard before and after some changes.
 pub(crate) struct KeyHistory {
@@ -59,6 +82,7 @@ pub(crate) async fn snapshot_at(
     table: &Arc<Snapshot>,
     revision: u64,
 ) -> Result<Arc<Snapshot>, ApiError> {
+    let _turn = state.past.turn().await;
     match touched(&*state.store, revision, table.revision(), |_| true).await {
         Ok(touched) => {
             let before = touched.into_iter().map(|(subject, KeyHistory { before, .. })| (subject, before));
@@ -94,6 +118,7 @@ pub(crate) async fn touched(
     wanted: impl Fn(&ResourceKey) -> bool,
 ) -> Result<BTreeMap<ResourceKey, KeyHistory>, ApiError> {
     let mut touched = BTreeMap::new();
+    let mut bytes = 0;
     let mut reached = after;
     while reached < upto {
         let page = match changes(store, reached, upto).await {
@@ -107,7 +132,13 @@ pub(crate) async fn touched(
         };
         reached = last.revision;
         for change in page {
-            take(&mut touched, change, &wanted);
+            take(&mut touched, &mut bytes, change, &wanted);
+        }
+        if bytes > KEPT_BYTES {
+            let limit = KEPT_BYTES >> 20;
+            return Err(ApiError::Unmet(format!(
+                "the changes after revision {after} have more than {limit} MiB; name a later revision"
+            )));
         }
     }
     Ok(touched)
@@ -134,20 +165,93 @@ pub(crate) async fn before(
     Ok(None)
 }
 
+/// Keeps what a change did to the wanted keys, and counts the bytes kept.
 fn take(
     touched: &mut BTreeMap<ResourceKey, KeyHistory>,
+    bytes: &mut usize,
     change: Change,
     wanted: impl Fn(&ResourceKey) -> bool,
 ) {
+    // A part of the buffer of the whole change would keep all of it.
+    let copy = |value: Bytes| Bytes::copy_from_slice(&value);
+    let size = |entry: &Option<Entry>| entry.as_ref().map_or(0, |entry| entry.value.len());
     let revision = change.revision;
     for edit in change.edits {
         let Some(subject) = ResourceKey::of_key(&edit.key).filter(&wanted) else { continue };
-        let after = edit.value.map(|value| Entry { revision, value });
+        let after = edit.value.map(|value| Entry { revision, value: copy(value) });
+        *bytes += size(&after);
         match touched.entry(subject) {
             Vacant(free) => {
-                free.insert(KeyHistory { before: edit.before, after });
+                let before =
+                    edit.before.map(|Entry { revision, value }| Entry { revision, value: copy(value) });
+                *bytes += edit.key.len() + size(&before);
+                free.insert(KeyHistory { before, after });
             }
-            Occupied(mut there) => there.get_mut().after = after,
+            Occupied(mut there) => {
+                *bytes -= size(&std::mem::replace(&mut there.get_mut().after, after));
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use damper_core::Pattern;
+    use damper_store::Edit;
+    use damper_store::sled::SledStore;
+
+    use super::*;
+
+    fn subject(callee: usize) -> ResourceKey {
+        ResourceKey::Rule(Pattern::parse("*", "*", &format!("callee-{callee}"), "*").unwrap())
+    }
+
+    fn change(revision: u64, callee: usize, bytes: usize) -> Change {
+        let edit = Edit { key: subject(callee).key(), value: Some(vec![1; bytes].into()), before: None };
+        Change {
+            revision,
+            commit: 0,
+            at: SystemTime::UNIX_EPOCH,
+            author: String::new(),
+            reason: String::new(),
+            peer: String::new(),
+            principal: String::new(),
+            request_id: String::new(),
+            request_digest: 0,
+            edits: vec![edit],
+        }
+    }
+
+    #[tokio::test]
+    async fn values_of_earlier_changes_have_a_bound() {
+        const EACH: usize = 1 << 20;
+        const CHANGES: usize = KEPT_BYTES / EACH + 1;
+        let folder = tempfile::tempdir().unwrap();
+        let store = SledStore::open(folder.path()).await.unwrap();
+        let changes: Vec<Change> = (0..CHANGES).map(|n| change(n as u64 + 1, n, EACH)).collect();
+        store.commit(0, &changes).await.unwrap();
+        // The same rule again and again: only the first and the last value are kept.
+        let head = CHANGES as u64;
+        let again: Vec<Change> = (1..=10).map(|n| change(head + n, 0, EACH)).collect();
+        store.commit(head, &again).await.unwrap();
+        let kept = async |after, upto, wanted: &dyn Fn(&ResourceKey) -> bool| {
+            touched(&store, after, upto, wanted).await.map(|touched| touched.len())
+        };
+        assert!(matches!(kept(0, head, &|_| true).await, Err(ApiError::Unmet(_))));
+        assert_eq!(kept(2, head, &|_| true).await.unwrap(), CHANGES - 2);
+        assert_eq!(kept(0, head + 10, &|other| *other == subject(0)).await.unwrap(), 1);
+        assert_eq!(kept(head, head + 10, &|_| true).await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn earlier_changes_are_read_in_turn() {
+        let past = PastReads::new();
+        let held: Vec<_> = futures_util::future::join_all((0..READERS).map(|_| past.turn())).await;
+        let mut next = std::pin::pin!(past.turn());
+        assert!(futures_util::FutureExt::now_or_never(next.as_mut()).is_none());
+        drop(held);
+        let _turn = next.await;
     }
 }

@@ -30,6 +30,7 @@ use tonic::{Response, Status};
 
 use crate::state::error::{ApiError, within};
 use crate::state::exclusive::ExclusiveWorker;
+use crate::state::history::PastReads;
 use crate::state::snapshot::Snapshot;
 use crate::state::watcher::Hold;
 
@@ -48,6 +49,8 @@ pub(crate) struct State {
     pub(crate) refresh: mpsc::Sender<()>,
     /// Puts a kill in force that the store cannot accept now.
     pub(crate) hold: mpsc::Sender<Hold>,
+    /// Turns of reading earlier changes.
+    pub(crate) past: PastReads,
     /// Worker of CPU-heavy requests.
     pub(crate) worker: ExclusiveWorker,
     /// The time limit of a unary request.

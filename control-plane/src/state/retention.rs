@@ -57,7 +57,7 @@ const EVERY: Duration = Duration::from_secs(10);
 const KEEP_LATEST: u64 = 1000;
 /// Maximum bytes of kept changes, previous entries included. Nothing is dropped for size below 7/8 of it, so
 /// one removal lasts for a while.
-const MAX_BYTES: u64 = 128 << 20;
+pub(crate) const MAX_BYTES: u64 = 32 << 20;
 /// Overhead of a change in addition to its texts and values, estimated.
 const CHANGE_BYTES: usize = 128;
 

@@ -330,6 +330,7 @@ async fn with_keys(writes: &Writes, mut committed: Committed) -> Result<Committe
         return Ok(committed);
     }
     let revision = committed.revision;
+    let _turn = writes.fleet.state.past.turn().await;
     let changes = match writes.fleet.state.store.changes(revision - 1, revision).await {
         Err(damper_store::StoreError::Compacted { .. }) => Vec::new(),
         changes => changes?,

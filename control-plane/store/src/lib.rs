@@ -45,7 +45,7 @@ pub const MAX_VALUE_BYTES: usize = 1 << 20;
 pub const MAX_CHANGE_BYTES: usize = 512 << 20;
 
 /// Bytes of changes per read; the read ends with the change that reaches this.
-pub const MAX_READ_BYTES: usize = 4 << 20;
+pub const MAX_READ_BYTES: usize = 2 << 20;
 
 /// Position in the history of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

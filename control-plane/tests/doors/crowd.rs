@@ -32,11 +32,13 @@ async fn two_thousand_slow_connections_do_not_delay_others() {
         settings.tls = Some(with_pair(&ours.server("localhost")));
         settings.limits.handshake_within = Duration::from_secs(8);
         settings.limits.request_head_within = Duration::from_secs(8);
+        settings.limits.max_connections = 2 * EACH + 100;
         settings.limits.max_new_connections_per_address = 2 * EACH + 100;
     })
     .await;
     let plain = start_alone(|settings| {
         settings.limits.request_head_within = Duration::from_secs(8);
+        settings.limits.max_connections = EACH + 100;
         settings.limits.max_new_connections_per_address = EACH + 100;
     })
     .await;

@@ -7,7 +7,9 @@ use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::harness::{Agent, Running, header, hello, key, put_change, rule, shop_rule, soon, start};
+use crate::harness::{
+    Agent, Running, header, hello, key, put_change, rule, shop_rule, soon, start, start_with,
+};
 
 /// Checks that each request is rejected with this field and this part of the message.
 async fn check(server: &Running, cases: Vec<(v1::Rule, &str, &str)>) {
@@ -207,7 +209,7 @@ async fn an_apply_without_its_header_is_refused() {
 #[tokio::test]
 async fn set_up_to_the_rule_limit_is_stored_and_the_next_rejected() {
     const LIMIT: usize = 100_000;
-    let server = start().await;
+    let server = start_with(|settings| settings.max_rules = LIMIT).await;
     let changes = (0..LIMIT).map(|n| put_change(rule(key("shop", "stock", &format!("s.S/M{n}")), 2)));
     let requests = std::iter::once(header(Default::default())).chain(changes);
     let applied = soon(server.rules().apply_rules(tokio_stream::iter(requests))).await.unwrap().into_inner();

@@ -55,7 +55,7 @@ async fn audit_logs_are_counted_as_exports() {
     let narrow = Endpoint::from_shared(server.url.clone()).unwrap().initial_stream_window_size(65_535);
     let mut history = HistoryClient::new(narrow.connect_lazy());
     let mut unread = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..2 {
         let opened = soon(history.export_audit(v1::ExportAuditRequest::default())).await;
         unread.push(opened.unwrap().into_inner());
     }
@@ -64,4 +64,24 @@ async fn audit_logs_are_counted_as_exports() {
     assert_eq!(refused.metadata().get("damper-limit").unwrap(), "exports");
     end(unread.remove(0)).await.unwrap();
     soon(history.export(v1::ExportRequest::default())).await.unwrap();
+}
+
+/// It keeps the values that were changed since.
+#[tokio::test]
+async fn one_earlier_revision_is_exported_at_a_time() {
+    let server = start_with(|_| {}).await;
+    fill(&server).await;
+    server.put(rule(key("shop", "stock", "s.S/M"), 2)).await;
+    let narrow = Endpoint::from_shared(server.url.clone()).unwrap().initial_stream_window_size(65_535);
+    let mut history = HistoryClient::new(narrow.connect_lazy());
+    let earlier = v1::ExportRequest { revision: Some(1) };
+    let first = soon(history.export(earlier)).await.unwrap().into_inner();
+    let refused = soon(history.export(earlier)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert_eq!(refused.metadata().get("damper-limit").unwrap(), "exports");
+    let newest = soon(history.export(v1::ExportRequest::default())).await.unwrap().into_inner();
+    end(newest).await.unwrap();
+    end(first).await.unwrap();
+    soon(history.export(earlier)).await.unwrap();
+    server.stop().await;
 }

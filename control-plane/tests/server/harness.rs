@@ -48,6 +48,10 @@ pub(crate) fn settings_in(folder: &TempDir) -> ServerConfig {
     let mut settings = ServerConfig::new(store);
     settings.listen.set_port(0);
     settings.metrics_listen = Some(settings.listen);
+    // Tests of large sets and tables; that the defaults fit the manifests is tested where they live.
+    settings.max_rules = 100_000;
+    settings.max_guards = 10_000;
+    settings.max_apply_bytes = 16 << 20;
     settings
 }
 

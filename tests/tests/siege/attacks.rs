@@ -1,10 +1,11 @@
-//! What each of them tries: with no token, with an agent's, with a viewer's. Every attack goes on until it is dropped.
+//! What each of them tries: with no token, with an agent's, a viewer's, an editor's. Every attack goes on
+//! until it is dropped.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use damper_proto::v1::{self, client_message};
+use damper_proto::v1::{self, apply_rules_request, client_message, rule_change};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -83,6 +84,17 @@ pub(crate) fn with_viewer(attackers: &mut Attackers, address: SocketAddr, token:
         let token = token.to_owned();
         attackers.spawn(async move { again(move || ask_much(address, token.clone())).await });
     }
+}
+
+/// With an editor's token: change sets larger than allowed, two at a time with another editor.
+pub(crate) fn with_editor(attackers: &mut Attackers, address: SocketAddr, token: &str) {
+    let token = token.to_owned();
+    attackers.spawn(async move {
+        for n in 0.. {
+            let _ = apply_much(address, &token, n).await;
+            sleep(PAUSE).await;
+        }
+    });
 }
 
 /// The server may end what it likes; then it is tried again.
@@ -285,7 +297,52 @@ async fn invent_routes(address: SocketAddr, token: String, n: usize) -> Option<(
     Some(())
 }
 
-/// Long answers with a window of 0: 100 of each kind over one connection.
+/// A change set: of many usual rules, which is written; of the longest rules, 16 MiB, which is refused
+/// where it exceeds the limit; the same, never finished.
+async fn apply_much(address: SocketAddr, token: &str, n: usize) -> Option<()> {
+    const APPLY_BYTES: usize = 16 << 20;
+    const USUAL: usize = 6_000;
+    let (is_usual, is_finished) = (n.is_multiple_of(3), !n.is_multiple_of(3) || n.is_multiple_of(2));
+    let mut wire = Wire::connect(address, OPEN, Some(token)).await?;
+    let Opened { answer, mut body } = wire.open("/damper.v1.Rules/ApplyRules").await?;
+    let reading = tokio::spawn(swallow(answer));
+    let message = |kind| framed(&v1::ApplyRulesRequest { kind: Some(kind) });
+    let options = v1::WriteOptions { author: "editor".to_owned(), force: true, ..Default::default() };
+    let mut sent = message(apply_rules_request::Kind::Header(options));
+    let retry = v1::Retry { max_attempts: Some(2 + u32::try_from(n % 8).ok()?), ..Default::default() };
+    let policy = v1::Policy { mode: v1::Mode::Observe.into(), retry: Some(retry), ..Default::default() };
+    let mut bytes = 0;
+    for rule in 0.. {
+        if !pour(&mut body, sent).await || reading.is_finished() {
+            break;
+        }
+        let (mut key, mut owner) = (pattern(&format!("usual-{rule}")), String::new());
+        if !is_usual {
+            let long = |name: &str| format!("{name}-{rule}-{}", "x".repeat(230));
+            (key.caller_service, key.caller_cluster, key.callee_service) = (long("a"), long("b"), long("c"));
+            owner = "o".repeat(255);
+        }
+        let rule = v1::Rule { key: Some(key), policy: Some(policy.clone()), owner, ..Default::default() };
+        let kind = Some(rule_change::Kind::Put(rule));
+        sent = message(apply_rules_request::Kind::Change(v1::RuleChange { kind, expected_revision: None }));
+        bytes += sent.len();
+        let is_whole = match is_usual {
+            true => bytes / sent.len() >= USUAL,
+            false => bytes + 4096 >= APPLY_BYTES,
+        };
+        if is_whole {
+            break;
+        }
+    }
+    if is_finished {
+        body.send_data(Bytes::new(), true).ok()?;
+    }
+    let _ = tokio::time::timeout(Duration::from_secs(20), reading).await;
+    Some(())
+}
+
+/// Long answers with a window of 0: 100 of each kind over one connection. The old revision is one after
+/// which everything was changed often.
 async fn leave_unread(address: SocketAddr, token: String, n: usize) -> Option<()> {
     let window = if n.is_multiple_of(2) { 0 } else { 1 };
     let mut wire = Wire::connect(address, window, Some(&token)).await?;
@@ -299,6 +356,16 @@ async fn leave_unread(address: SocketAddr, token: String, n: usize) -> Option<()
         held.push(wire.ask("/damper.v1.Fleet/WatchConvergence", &convergence).await?);
         let list = v1::ListRulesRequest { page_size: 1000, ..Default::default() };
         held.push(wire.ask("/damper.v1.Rules/ListRules", &list).await?);
+        let (old, page_size) = (Some(OLD_REVISION), 1000);
+        let export = v1::ExportRequest { revision: old };
+        held.push(wire.ask("/damper.v1.History/Export", &export).await?);
+        let diff = v1::DiffRevisionsRequest { from_revision: old, page_size, ..Default::default() };
+        held.push(wire.ask("/damper.v1.History/DiffRevisions", &diff).await?);
+        let key = v1::ObjectKey { kind: Some(v1::object_key::Kind::Rule(pattern("callee-0"))) };
+        let object = v1::GetObjectRequest { key: Some(key), revision: old };
+        held.push(wire.ask("/damper.v1.History/GetObject", &object).await?);
+        let changes = v1::ListChangesRequest { page_size, ..Default::default() };
+        held.push(wire.ask("/damper.v1.History/ListChanges", &changes).await?);
     }
     sleep(Duration::from_secs(5)).await;
     Some(())

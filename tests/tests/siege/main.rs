@@ -1,4 +1,4 @@
-//! The server under attack: by a peer without a token, by one with an agent's token, by one with a viewer's. It answers
+//! The server under attack: by a peer without a token, by one with an agent's token, a viewer's, an editor's. It answers
 //! an operator's kills all the time and stays within the memory of the shipped manifests.
 //!
 //! Each siege lasts 10 s; `DAMPER_SIEGE_SECONDS` says otherwise, and then kills must be answered within a second. All
@@ -74,6 +74,17 @@ async fn kills_are_answered_under_siege_by_a_viewer() {
     besiege("viewer", &world, attackers).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kills_are_answered_under_siege_by_editors() {
+    let world = World::start().await;
+    let mut attackers = Attackers::new();
+    for n in 0..2 {
+        let token = world.token(Role::Editor, &format!("editor-{n}")).await;
+        attacks::with_editor(&mut attackers, world.address, &token);
+    }
+    besiege("editors", &world, attackers).await;
+}
+
 /// Every bound at once: all of them together, with tokens of more than one identity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_bounds_filled_at_once_fit_the_memory() {
@@ -84,11 +95,15 @@ async fn all_bounds_filled_at_once_fit_the_memory() {
         let agent = world.token(Role::Agent, &format!("agent-{n}")).await;
         tokens.push((agent, world.token(Role::Viewer, &format!("viewer-{n}")).await));
     }
+    let editors = [world.token(Role::Editor, "editor-0").await, world.token(Role::Editor, "editor-1").await];
     let mut attackers = Attackers::new();
     attacks::without_token(&mut attackers, world.address);
     for (agent, viewer) in &tokens {
         attacks::with_agent(&mut attackers, world.address, agent, &epoch);
         attacks::with_viewer(&mut attackers, world.address, viewer);
+    }
+    for editor in &editors {
+        attacks::with_editor(&mut attackers, world.address, editor);
     }
     tokio::time::sleep(length().0).await;
     attackers.shutdown().await;

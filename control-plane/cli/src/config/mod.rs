@@ -45,7 +45,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
     metrics_listen: Option<SocketAddr>,
     /// Retention of the history, at least 24h; the newest 1,000 changes stay longer; if all changes exceed
-    /// 128 MiB, the oldest are removed earlier [env: DAMPER_HISTORY_RETENTION] [default: 30d]
+    /// 32 MiB, the oldest are removed earlier [env: DAMPER_HISTORY_RETENTION] [default: 30d]
     #[arg(long, value_name = "TIME")]
     history_retention: Option<Retention>,
     /// Limit of attempts at the last service of a chain per request at its first, 1 to 1000; a write that

@@ -32,12 +32,13 @@ use crate::limits::Limiter;
 use crate::limits::{Limit, Limits};
 
 /// Limit of a request's head, for HTTP/1.1 and HTTP/2.
-const MAX_HEAD_BYTES: u32 = 16 << 10;
+pub const MAX_HEAD_BYTES: u32 = 16 << 10;
 const MAX_HEADERS: usize = 100;
 const MAX_PENDING_RESETS: usize = 20;
 const MAX_FORCED_RESETS: usize = 256;
-/// Receive windows, per stream and per connection.
-const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+/// Receive window per stream.
+pub const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+/// Receive window per connection.
 const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 /// Send buffer per stream.
 const MAX_SEND_BYTES: usize = 64 << 10;

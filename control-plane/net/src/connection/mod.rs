@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+pub use self::http::{MAX_HEAD_BYTES, STREAM_WINDOW_BYTES};
 pub use self::listener::Listener;
 use crate::limits::{LimitExceeded, Limiter, QuotaPermit};
 use crate::tls::ClientNames;

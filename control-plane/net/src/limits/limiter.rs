@@ -23,16 +23,16 @@ use crate::limits::{Limit, LimitExceeded, Limits, Rate, RequestKind, subscriber}
 /// Requests between two removals of full buckets.
 const CLEAR_EVERY: u32 = 4096;
 /// Open requests with a proven identity, in total, clients not counted.
-const MAX_OPEN_REQUESTS: usize = 256;
+pub const MAX_OPEN_REQUESTS: usize = 80;
 /// Additional places for kills, unkills and peers that follow this replica. Other requests cannot use them.
-const MAX_OPEN_URGENT: usize = 32;
+pub const MAX_OPEN_URGENT: usize = 32;
 /// Open requests without a proven identity: health, files of the web UI, sign-in.
-const MAX_OPEN_VISITS: usize = 512;
+pub const MAX_OPEN_VISITS: usize = 128;
 
-/// Open exports and audit logs in total and per identity. Each holds the keys of all rules or a page of
-/// changes.
-const MAX_EXPORTS: usize = 8;
-const MAX_EXPORTS_PER_IDENTITY: usize = 4;
+/// Open exports and audit logs. Each holds the keys of all rules or a page of changes.
+pub const MAX_EXPORTS: usize = 3;
+/// Open exports and audit logs of one identity.
+const MAX_EXPORTS_PER_IDENTITY: usize = 2;
 const EXPORT_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Permit of an open request.

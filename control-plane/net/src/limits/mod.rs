@@ -19,7 +19,8 @@ use std::time::Duration;
 
 pub use self::counters::LimitCounters;
 pub use self::exceeded::{LimitExceeded, TRAILER, naming};
-pub use self::limiter::{Limiter, Opened};
+pub use self::limiter::{Limiter, MAX_EXPORTS, MAX_OPEN_REQUESTS, MAX_OPEN_URGENT, MAX_OPEN_VISITS, Opened};
+pub use self::partial::MOST as MAX_PARTIAL_BYTES;
 pub use self::queues::{Line, shortened};
 pub use self::quota::QuotaPermit;
 
@@ -44,11 +45,11 @@ pub struct Limits {
     pub request_head_within: Duration,
     /// Time limit of a connection without an open request. Default 5 min.
     pub idle_connection_after: Duration,
-    /// Connections of the port, and clients. Default 4,000, which fit 512 MiB. Each needs a file descriptor,
+    /// Connections of the port, and clients. Default 1,250, which fit 512 MiB. Each needs a file descriptor,
     /// so the system's limit must be slightly higher.
     pub max_connections: usize,
     /// The most connections of one identity: a token, a certificate's name, or an address without either.
-    /// Default 2,000.
+    /// Default 1,100.
     pub max_connections_per_identity: usize,
     /// The most connections of one address that have not made a request yet. Default 1,000.
     pub max_new_connections_per_address: usize,
@@ -68,7 +69,7 @@ pub struct Limits {
 }
 
 /// Connections of the metrics port, and those of one address there.
-const METRICS_CONNECTIONS: (usize, usize) = (256, 224);
+pub const METRICS_CONNECTIONS: (usize, usize) = (128, 112);
 
 impl Limits {
     /// The limits of the metrics port: few connections, but of its own.
@@ -108,8 +109,8 @@ impl Default for Limits {
             handshake_within: Duration::from_secs(10),
             request_head_within: Duration::from_secs(10),
             idle_connection_after: Duration::from_secs(300),
-            max_connections: 4_000,
-            max_connections_per_identity: 2_000,
+            max_connections: 1_250,
+            max_connections_per_identity: 1_100,
             max_new_connections_per_address: 1_000,
             max_open_requests_per_identity: 64,
             max_streams_per_connection: 256,

@@ -18,9 +18,10 @@ use tonic::Status;
 
 use crate::limits::{Limit, LimitExceeded};
 
-/// Bytes of incomplete messages, per identity and in total.
-pub(super) const MOST_OF_ONE: usize = 8 << 20;
-pub(super) const MOST: usize = 32 << 20;
+/// Bytes of incomplete messages per identity.
+pub(super) const MOST_OF_ONE: usize = 4 << 20;
+/// Bytes of incomplete messages in total.
+pub const MOST: usize = 16 << 20;
 /// Time from the first to the last byte of a message.
 const WITHIN: Duration = Duration::from_secs(30);
 /// Length of a gRPC message's head: a flag and the length.

@@ -7,6 +7,7 @@
 //! A census visits every client, so the interval between two is at least 5 ms. A new state is sent at most
 //! every 100 ms, except for the last one.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::api::response_stream::{Out, Reader, ResponseStream};
 use crate::cluster::Cluster;
-use crate::push::convergence::ConvergenceTracker;
-use crate::push::convergence::{CONVERGENCE_SHARE, CONVERGENCE_WITHIN};
+use crate::push::convergence::{CONVERGENCE_SHARE, CONVERGENCE_WITHIN, ChangedSubjects, ConvergenceTracker};
 use crate::state::error::ApiError;
 use crate::state::exclusive::CancelCheck;
 use crate::state::resource_key::ResourceKey;
@@ -88,11 +88,21 @@ pub(crate) async fn open(
 }
 
 /// Returns the subjects of the change of a revision, from memory or from the store.
-async fn subjects(cluster: &Cluster, table: &Snapshot, revision: u64) -> Result<Vec<ResourceKey>, ApiError> {
-    if let Some(subjects) = table.changed_at(revision) {
-        return Ok(subjects.to_vec());
+async fn subjects(cluster: &Cluster, table: &Snapshot, revision: u64) -> Result<ChangedSubjects, ApiError> {
+    let watched = &cluster.fleet.watched_changes;
+    if let Some(subjects) = watched.known(table.epoch(), revision) {
+        return Ok(subjects);
     }
+    let subjects = match table.changed_at(revision) {
+        Some(subjects) => subjects.iter().cloned().collect(),
+        None => stored_subjects(cluster, revision).await?,
+    };
+    Ok(watched.share(table.epoch(), revision, Arc::new(subjects)))
+}
+
+async fn stored_subjects(cluster: &Cluster, revision: u64) -> Result<HashSet<ResourceKey>, ApiError> {
     let asked = revision;
+    let _turn = cluster.fleet.state.past.turn().await;
     match cluster.fleet.state.store.changes(revision - 1, revision).await {
         Ok(changes) => {
             let change = changes.iter().find(|change| change.revision == revision);

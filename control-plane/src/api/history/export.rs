@@ -7,13 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use damper_net::connection::ConnectionInfo;
-use damper_net::limits::Opened;
+use damper_net::limits::{Limit, LimitExceeded, Opened};
 use damper_proto::{convert, v1};
 use damper_store::Entry;
 use prost::Message as _;
+use tokio::sync::Semaphore;
 use tonic::Request;
 
 use crate::api::response_stream::{Out, Reader, ResponseStream, StreamLimits};
@@ -33,6 +34,7 @@ use crate::write::Writes;
 const MESSAGE_BYTES: usize = 64 << 10;
 /// Messages buffered for a reader.
 const AHEAD: usize = 1;
+const EARLIER_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The most unreadable resources that an error lists.
 const MAX_LISTED: usize = 10;
 
@@ -40,6 +42,7 @@ pub(crate) async fn open(
     writes: &Writes,
     cluster: &Arc<Cluster>,
     streams: &StreamLimits,
+    earlier: &Arc<Semaphore>,
     request: Request<v1::ExportRequest>,
 ) -> Result<ResponseStream<v1::ExportResponse>, ApiError> {
     let reader = Reader::of(&request, streams);
@@ -55,14 +58,27 @@ pub(crate) async fn open(
         }
     };
     let revision = request.revision.unwrap_or(table.revision());
-    let since = history::touched(&*writes.fleet.state.store, revision, table.revision(), is_exported).await?;
+    let earlier = match revision < table.revision() {
+        true => Some(earlier.clone().try_acquire_owned().map_err(|_| already())?),
+        false => None,
+    };
+    let since = {
+        let _turn = writes.fleet.state.past.turn().await;
+        history::touched(&*writes.fleet.state.store, revision, table.revision(), is_exported).await?
+    };
     let objects = objects(&table, since);
     check(&objects)?;
     let cluster = cluster.clone();
     Ok(ResponseStream::of(reader, AHEAD, |out| async move {
-        let _place = place;
+        let _places = (place, earlier);
         send(&cluster.peers, revision, objects, out).await
     }))
+}
+
+fn already() -> ApiError {
+    let text = "an earlier revision is being exported already, and no more are allowed; try again later";
+    LimitExceeded { limit: Limit::Exports, text: text.to_owned(), retry_after: Some(EARLIER_AGAIN_AFTER) }
+        .into()
 }
 
 /// Admits one more export or audit log of the caller.

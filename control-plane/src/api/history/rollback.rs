@@ -209,7 +209,10 @@ impl Rollback {
             Some(of) => of == subject,
             None => !matches!(subject, ResourceKey::Kill(_)),
         };
-        let touched = history::touched(&*writes.fleet.state.store, self.to, upto, wanted).await?;
+        let touched = {
+            let _turn = writes.fleet.state.past.turn().await;
+            history::touched(&*writes.fleet.state.store, self.to, upto, wanted).await?
+        };
         let mut plan = RollbackPlan { set: ChangeSet(Vec::new()), outcome: Vec::new() };
         let mut faults = Faults::none();
         for RollbackTarget { subject, then, now } in self.targets(table, touched)? {

@@ -236,7 +236,7 @@ impl From<ProposeError> for ApiError {
             ProposeError::Unavailable { .. } => Self::Unavailable { reason: text, outcome_known: true },
             ProposeError::Uncertain { .. } => Self::Unavailable { reason: text, outcome_known: false },
             ProposeError::TooLarge { .. } => Self::too_large(Limit::ApplyBytes, text),
-            ProposeError::TooManyEntries { prefix, .. } => {
+            ProposeError::TooManyEntries { prefix, .. } | ProposeError::TooManyBytes { prefix, .. } => {
                 let limit = match prefix.as_str() {
                     GUARDS => Limit::Guards,
                     KILLS => Limit::Kills,

@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 pub use crate::writer::edits::{EditPlanner, EntriesView};
+pub use crate::writer::request_ids::MAX_BYTES as MAX_REQUEST_ID_BYTES;
 use crate::{Entry, Store, is_urgent};
 
 /// Proposed write: all of it or nothing.
@@ -150,6 +151,16 @@ pub enum ProposeError {
         /// Limit.
         limit: usize,
     },
+    /// The proposal would exceed the bytes of entries; nothing was written.
+    #[error("{bytes} bytes under {prefix:?} would be more than the limit of {limit}")]
+    TooManyBytes {
+        /// Prefix with the limit.
+        prefix: String,
+        /// Bytes of all keys and values after the proposal.
+        bytes: usize,
+        /// Limit.
+        limit: usize,
+    },
     /// The request is invalid for any store: a malformed or reserved key, or a key twice. Nothing was
     /// written.
     #[error("{reason}")]
@@ -165,13 +176,15 @@ pub enum ProposeError {
     },
 }
 
-/// Limit on the number of entries whose keys begin with `prefix`.
+/// Limit on the entries whose keys begin with `prefix`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryLimit {
     /// For example `rules/`.
     pub prefix: String,
     /// Maximum number of entries.
     pub max_entries: usize,
+    /// Maximum of all their keys and values.
+    pub max_bytes: usize,
 }
 
 /// Default time for which request ids are kept.
@@ -180,7 +193,7 @@ pub const REMEMBER_REQUESTS: Duration = Duration::from_secs(24 * 3600);
 /// Configuration of a writer.
 #[derive(Clone, Debug)]
 pub struct WriterConfig {
-    /// Limits on the number of entries. Default: none.
+    /// Limits on entries. Default: none.
     pub limits: Vec<EntryLimit>,
     /// Capacity of each queue, of ordinary and of urgent proposals. Default 1024; callers wait beyond it.
     pub queue: usize,

@@ -14,7 +14,7 @@ use crate::Change;
 use crate::writer::{Committed, Proposal, ProposeError};
 
 /// Memory limit, by the size of the answers.
-const MAX_BYTES: usize = 32 << 20;
+pub const MAX_BYTES: usize = 8 << 20;
 
 /// Overhead of an id in addition to its text and keys, estimated.
 const ID_BYTES: usize = 256;

@@ -8,6 +8,8 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::writer::edits::EntriesView;
 use crate::writer::request_ids::RequestIdLog;
 use crate::writer::{Committed, EntryLimit, Proposal, ProposeError, ProposedEdit};
@@ -19,8 +21,15 @@ pub(crate) struct WriterState {
     state: StoreContents,
     pub(crate) requests: RequestIdLog,
     limits: Arc<[EntryLimit]>,
-    /// Number of entries under each limit.
-    counts: Vec<usize>,
+    /// Entries under each limit.
+    counts: Vec<Holding>,
+}
+
+/// Entries under a limit.
+#[derive(Clone, Copy, Debug, Default)]
+struct Holding {
+    entries: usize,
+    bytes: usize,
 }
 
 /// Plan of a batch of proposals.
@@ -36,15 +45,17 @@ struct ChangeDraft<'a> {
     known: &'a WriterState,
     plan: BatchPlan,
     edits: BTreeMap<String, Option<Entry>>,
-    counts: Vec<usize>,
+    counts: Vec<Holding>,
     /// Proposals of this batch with an id, by place; ids belong to their principal.
     requests: HashMap<(&'a str, &'a str), (usize, u64)>,
 }
 
 impl WriterState {
     pub(crate) fn new(state: StoreContents, requests: RequestIdLog, limits: Arc<[EntryLimit]>) -> Self {
-        let count =
-            |limit: &EntryLimit| state.entries.keys().filter(|key| key.starts_with(&limit.prefix)).count();
+        let count = |limit: &EntryLimit| {
+            let held = state.entries.iter().filter(|(key, _)| key.starts_with(&limit.prefix));
+            held.fold(Holding::default(), |sum, (key, entry)| sum.with(key, Some(&entry.value)))
+        };
         let counts = limits.iter().map(count).collect();
         Self { state, requests, limits, counts }
     }
@@ -60,8 +71,8 @@ impl WriterState {
             return false;
         }
         for edit in &change.edits {
-            let before = self.state.entries.contains_key(&edit.key);
-            adjust(&self.limits, &mut self.counts, &edit.key, before, edit.value.is_some());
+            let before = self.state.entries.get(&edit.key).map(|entry| &entry.value);
+            adjust(&self.limits, &mut self.counts, &edit.key, before, edit.value.as_ref());
         }
         self.state.apply(change);
         self.requests.record(change);
@@ -147,7 +158,7 @@ impl<'a> ChangeDraft<'a> {
     }
 
     /// Returns the edits with an effect, and the counts after them.
-    fn examine(&self, edits: &[ProposedEdit]) -> Result<(Vec<Edit>, Vec<usize>), ProposeError> {
+    fn examine(&self, edits: &[ProposedEdit]) -> Result<(Vec<Edit>, Vec<Holding>), ProposeError> {
         if let Some(key) = repeated_key(edits) {
             return Err(ProposeError::Invalid { reason: format!("the key {key:?} twice in one proposal") });
         }
@@ -160,7 +171,8 @@ impl<'a> ChangeDraft<'a> {
                 return Err(ProposeError::Conflict { key: key.clone(), current: current.cloned() });
             }
             if current.map(|entry| &entry.value) != value.as_ref() {
-                adjust(&self.known.limits, &mut counts, key, current.is_some(), value.is_some());
+                let before = current.map(|entry| &entry.value);
+                adjust(&self.known.limits, &mut counts, key, before, value.as_ref());
                 let before = current.cloned();
                 effective.push(Edit { key: key.clone(), value: value.clone(), before });
             }
@@ -170,11 +182,16 @@ impl<'a> ChangeDraft<'a> {
     }
 
     /// Errors if a count grows beyond its limit. Entries above it may still be changed and removed.
-    fn within_limits(&self, counts: &[usize]) -> Result<(), ProposeError> {
-        for ((limit, &before), &after) in self.known.limits.iter().zip(&self.counts).zip(counts) {
-            if after > limit.max_entries && after > before {
-                let (prefix, entries, limit) = (limit.prefix.clone(), after, limit.max_entries);
+    fn within_limits(&self, counts: &[Holding]) -> Result<(), ProposeError> {
+        for ((limit, before), after) in self.known.limits.iter().zip(&self.counts).zip(counts) {
+            let prefix = limit.prefix.clone();
+            if after.entries > limit.max_entries && after.entries > before.entries {
+                let (entries, limit) = (after.entries, limit.max_entries);
                 return Err(ProposeError::TooManyEntries { prefix, entries, limit });
+            }
+            if after.bytes > limit.max_bytes && after.bytes > before.bytes {
+                let (bytes, limit) = (after.bytes, limit.max_bytes);
+                return Err(ProposeError::TooManyBytes { prefix, bytes, limit });
             }
         }
         Ok(())
@@ -203,11 +220,29 @@ fn change(proposal: &Proposal, revision: u64, edits: Vec<Edit>) -> Change {
     }
 }
 
-fn adjust(limits: &[EntryLimit], counts: &mut [usize], key: &str, before: bool, after: bool) {
+fn adjust(
+    limits: &[EntryLimit],
+    counts: &mut [Holding],
+    key: &str,
+    before: Option<&Bytes>,
+    after: Option<&Bytes>,
+) {
     for (limit, count) in limits.iter().zip(counts) {
         if key.starts_with(&limit.prefix) {
-            *count = *count + usize::from(after) - usize::from(before);
+            *count = count.with(key, after).without(key, before);
         }
+    }
+}
+
+impl Holding {
+    fn with(self, key: &str, value: Option<&Bytes>) -> Self {
+        let Some(value) = value else { return self };
+        Self { entries: self.entries + 1, bytes: self.bytes + key.len() + value.len() }
+    }
+
+    fn without(self, key: &str, value: Option<&Bytes>) -> Self {
+        let Some(value) = value else { return self };
+        Self { entries: self.entries - 1, bytes: self.bytes - key.len() - value.len() }
     }
 }
 

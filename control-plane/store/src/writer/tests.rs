@@ -228,7 +228,7 @@ async fn two_writers_of_one_store_never_decide_on_old_knowledge() {
 
 #[tokio::test]
 async fn number_of_entries_is_limited_and_may_shrink() {
-    let limit = |max_entries| EntryLimit { prefix: "rules/".to_owned(), max_entries };
+    let limit = |max_entries| EntryLimit { prefix: "rules/".to_owned(), max_entries, max_bytes: usize::MAX };
     let bench = Bench::with(WriterConfig { limits: vec![limit(2)], ..WriterConfig::default() }).await;
     bench.put("a", "1", None).await.unwrap();
     bench.put("b", "1", None).await.unwrap();
@@ -241,6 +241,23 @@ async fn number_of_entries_is_limited_and_may_shrink() {
     lower.propose(proposal(vec![edit("c", Some("2"), None)])).await.unwrap();
     lower.propose(proposal(vec![edit("c", None, None)])).await.unwrap();
     assert!(lower.propose(proposal(vec![edit("d", Some("1"), None)])).await.is_err());
+}
+
+#[tokio::test]
+async fn bytes_of_entries_are_limited_and_may_shrink() {
+    // Keys of seven bytes.
+    let limit = |max_bytes| EntryLimit { prefix: "rules/".to_owned(), max_entries: 9, max_bytes };
+    let config = |max_bytes| WriterConfig { limits: vec![limit(max_bytes)], ..WriterConfig::default() };
+    let bench = Bench::with(config(20)).await;
+    bench.put("a", "111", None).await.unwrap();
+    bench.put("b", "111", None).await.unwrap();
+    let refused = ProposeError::TooManyBytes { prefix: "rules/".to_owned(), bytes: 21, limit: 20 };
+    assert_eq!(bench.put("b", "1111", None).await, Err(refused));
+    bench.writer.propose(proposal(vec![edit("a", None, None), edit("b", Some("1111"), None)])).await.unwrap();
+    let lower = Writer::spawn(bench.store.clone(), config(5)).0;
+    lower.propose(proposal(vec![edit("b", Some("11"), None)])).await.unwrap();
+    lower.propose(proposal(vec![edit("b", Some("22"), None)])).await.unwrap();
+    assert!(lower.propose(proposal(vec![edit("b", Some("333"), None)])).await.is_err());
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use damper_net::limits::Limit;
 use crate::state::error::ApiError;
 
 /// Limit of all sets, in sets of the largest size.
-const LARGEST_SETS: usize = 2;
+pub(crate) const LARGEST_SETS: usize = 2;
 /// The most sets of one identity at a time.
 const MAX_OPEN: usize = 16;
 
