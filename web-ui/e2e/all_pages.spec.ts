@@ -3,7 +3,7 @@ import { expectSound } from "./accessibility";
 import { expect, live, opened, test } from "./setup";
 
 const ROUTE = "caller=gateway&cluster=default&callee=orders&method=shop.v1.Orders%2FPlace";
-const PAGES = ["/", "/chain", "/rules", "/rule?new=1", `/rule?${ROUTE}`, "/uncovered", "/guards", "/guard?new=1", "/clients",
+const PAGES = ["/", "/chain", "/rules", "/rule?new=1", `/rule?${ROUTE}`, "/uncovered", "/guards", "/guard?new=1", "/queues", "/clients",
   "/history", "/history?rev=1", "/history?from=0&to=1", "/kill?callee=stock", `/route?${ROUTE}`];
 
 for (const path of PAGES) {

@@ -8,6 +8,7 @@ import { Fleet } from "$wire/fleet_pb";
 import { Guards, GuardSchema } from "$wire/guards_pb";
 import { History } from "$wire/history_pb";
 import { Kills, KillSwitchSchema } from "$wire/kills_pb";
+import { Queues } from "$wire/queues_pb";
 import { Rules, RuleSchema } from "$wire/rules_pb";
 
 // The server itself gives up after 30 s.
@@ -24,6 +25,7 @@ export function api(transport: Transport) {
     rules: createClient(Rules, transport),
     guards: createClient(Guards, transport),
     kills: createClient(Kills, transport),
+    queues: createClient(Queues, transport),
     fleet: createClient(Fleet, transport),
     history: createClient(History, transport),
   };

@@ -5,7 +5,7 @@ import type { Names } from "../format/key";
 import type { Session } from "../api/session";
 
 // As in docs/security.md.
-const NEEDED = { rule: Role.EDITOR, guard: Role.OPERATOR, kill: Role.OPERATOR, everything: Role.OPERATOR } as const;
+const NEEDED = { rule: Role.EDITOR, guard: Role.OPERATOR, kill: Role.OPERATOR, queue: Role.EDITOR, jobs: Role.OPERATOR, everything: Role.OPERATOR } as const;
 export type Written = keyof typeof NEEDED;
 
 export class Me {

@@ -11,6 +11,7 @@ import { api } from "../api/client";
 import App from "../shell/App.svelte";
 import type { Session } from "../api/session";
 import { messageEvent, route } from "../testing/messages";
+import "../testing/pages";
 import { manyServices } from "../testing/many_services";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));

@@ -10,10 +10,12 @@ import { Role, WhoAmIResponseSchema } from "$wire/tokens_pb";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { api } from "../api/client";
 import App from "./App.svelte";
+import { pageAt } from "./pages";
 import { keepOpen, Wake } from "../feed/link";
 import type { Open } from "../feed/open";
 import type { Session } from "../api/session";
 import { kill, message, route, rule } from "../testing/messages";
+import "../testing/pages";
 
 // A canvas is not there; the browser test sees the chart.
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
@@ -274,4 +276,13 @@ test("when the token is revoked what was shown goes away", async () => {
 test("a part of the fleet is not taken for the whole", async () => {
   shown(saying(message({ reset: true, missingReplicas: ["box-7"] })));
   expect(await screen.findByText(/Unreachable: box-7/)).toBeTruthy();
+});
+
+test("a page whose code cannot be loaded shows it", async () => {
+  const rules = pageAt("/rules");
+  if (rules === undefined) throw new Error("there is no page of rules");
+  vi.spyOn(rules, "load").mockRejectedValue(new TypeError("no connection"));
+  history.replaceState(null, "", "/rules");
+  shown(saying(message({ reset: true })));
+  expect((await screen.findByRole("alert")).textContent).toContain("Cannot load this page");
 });

@@ -10,6 +10,7 @@ import App from "../shell/App.svelte";
 import type { Listener } from "../feed/link";
 import type { Session } from "../api/session";
 import { messageEvent, withDialogs } from "./messages";
+import "./pages";
 
 // Signed in as admin.
 const admin: Session = {

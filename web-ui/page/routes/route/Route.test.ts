@@ -18,6 +18,7 @@ import { hrefOf } from "../../context/address.svelte";
 import type { Listener } from "../../feed/link";
 import type { Session } from "../../api/session";
 import { messageEvent, kill, message, route, withDialogs } from "../../testing/messages";
+import "../../testing/pages";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
 
