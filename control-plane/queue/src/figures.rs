@@ -4,7 +4,7 @@
 //! equal once the store was read after the last change.
 
 use damper_core::RouteKey;
-use damper_core::job::Wall;
+use damper_core::job::{Queue, Wall};
 
 use crate::state::QueueState;
 use crate::state::State;
@@ -19,6 +19,8 @@ pub struct QueueStats {
     pub queue: String,
     /// False: the jobs wait for a policy.
     pub has_policy: bool,
+    /// `max_jobs` and `max_bytes` of the policy.
+    pub limits: Option<(u64, u64)>,
     /// Jobs of all lanes.
     pub counts: Counts,
     /// Due time of the job that has been due the longest; `None`: none is due.
@@ -69,6 +71,11 @@ impl Ledger {
     }
 }
 
+fn limits(policy: &Queue) -> (u64, u64) {
+    let settings = policy.settings();
+    (settings.max_jobs.into(), settings.max_bytes)
+}
+
 impl State {
     /// Returns the statistics of a queue; of all, if the name is empty.
     pub(crate) fn stats(&self, name: &str, now: Wall) -> Vec<QueueStats> {
@@ -94,6 +101,7 @@ impl State {
         QueueStats {
             queue: queue.name.to_string(),
             has_policy: policy.is_some(),
+            limits: policy.as_deref().map(limits),
             held: deliverable(policy).err().unwrap_or_default().to_owned(),
             counts,
             oldest_due: due.min(),

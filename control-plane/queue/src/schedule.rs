@@ -65,6 +65,7 @@ impl Inner {
             seed,
         };
         let leased = self.writer.lease(asks.iter().map(request).collect()).await;
+        self.note_commit(now.instant.elapsed());
         let mut state = self.state();
         let now = self.now();
         let ended: Vec<Ended> = match leased {

@@ -54,6 +54,7 @@ impl JobServer {
             server: AtomicU64::new(beat.server.0),
             state: Mutex::new(state),
             reading: tokio::sync::Mutex::new(()),
+            health: Mutex::default(),
             at_start: AtomicU64::new(0),
         });
         inner.adopt(leases.into_iter().chain(beat.adopted));
@@ -108,6 +109,17 @@ impl JobServer {
         self.inner.state().leases.iter().count()
     }
 
+    /// Returns true if a queue has a policy.
+    #[must_use]
+    pub fn has_policy(&self, queue: &str) -> bool {
+        self.inner.state().queues.get(queue).is_some()
+    }
+
+    /// Commits what waits. Later requests fail.
+    pub async fn close(&self) {
+        self.inner.writer.close().await;
+    }
+
     /// Stops delivering and sends all workers a Goodbye. Their leases stay in the store.
     pub fn shutdown(&self) {
         let mut state = self.inner.state();
@@ -136,7 +148,6 @@ impl Inner {
             _ = async { tokio::join!(self.deliver(), self.watch_leases()) } => {}
             _ = others => {}
         }
-        self.writer.close().await;
     }
 
     /// Puts each new set of queues in force.
@@ -165,7 +176,9 @@ impl Inner {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if let Err(error) = self.refresh().await {
+            let read = self.refresh().await;
+            self.note_read(read.as_ref().copied());
+            if let Err(error) = read {
                 tracing::debug!(%error, "the lanes of the job store cannot be read");
             }
         }

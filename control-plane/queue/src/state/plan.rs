@@ -114,9 +114,8 @@ pub(crate) fn deliverable(policy: Option<Arc<Queue>>) -> Result<Arc<Queue>, &'st
     let Some(policy) = policy else { return Err("no_policy") };
     match policy.settings().policy.mode {
         Mode::Off => Err("off"),
-        Mode::Observe => Err("observe"),
-        Mode::Enforce if !policy.settings().paused.is_empty() => Err("paused"),
-        Mode::Enforce => Ok(policy),
+        Mode::Observe | Mode::Enforce if !policy.settings().paused.is_empty() => Err("paused"),
+        Mode::Observe | Mode::Enforce => Ok(policy),
     }
 }
 

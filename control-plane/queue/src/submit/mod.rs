@@ -154,6 +154,9 @@ impl Inner {
                     }
                     _ => state.quotas.give_back(reservation),
                 }
+                if let Ok(Submitted::Refused(Error::Full(_))) | Err(Error::Full(_)) = &submitted {
+                    self.note_full();
+                }
                 let totals = &mut state.queue(&kept.queue).totals;
                 match &submitted {
                     Ok(Submitted::Stored(_)) => totals.submitted += 1,

@@ -21,7 +21,7 @@ use crate::suite::{self, Bench};
 struct InDatabase(String);
 
 pub(crate) fn settings(url: &str) -> Settings {
-    Settings { url: url.to_owned(), tls: None, dead_after: Duration::from_millis(300) }
+    Settings { url: url.to_owned(), password: None, tls: None, dead_after: Duration::from_millis(300) }
 }
 
 pub(crate) async fn open(url: &str) -> Arc<PostgresStore> {

@@ -32,6 +32,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_postgres::Config;
+use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use self::connection::{Connection, Stop, Target};
@@ -50,14 +51,63 @@ const TRIES: u32 = 10;
 /// A commit ends within this, or its outcome is unknown.
 const COMMIT_WITHIN: Duration = Duration::from_secs(10);
 
+/// Time after which a silent server counts as dead.
+const DEAD_AFTER: Duration = Duration::from_secs(15);
+
 /// Where the database is, and how its servers watch each other.
 pub struct Settings {
-    /// `postgres://USER:PASSWORD@HOST/DATABASE?sslmode=require`
+    /// `postgres://USER@HOST/DATABASE?sslmode=require`
     pub url: String,
+    /// The user's password, if the database asks for one.
+    pub password: Option<String>,
     /// Roots and client certificate; `None`: no TLS.
     pub tls: Option<rustls::ClientConfig>,
     /// A server without a beat for this long is dead; 15 s but in tests.
     pub dead_after: Duration,
+}
+
+impl Settings {
+    /// The settings of a server. With `sslmode=require` the database's certificate is verified with the
+    /// authorities of the system; without it the connection is not encrypted.
+    ///
+    /// # Errors
+    /// Why the URL is invalid.
+    pub fn new(url: &str, password: Option<String>) -> Result<Self, String> {
+        let tls = match read_url(url)?.get_ssl_mode() {
+            SslMode::Require => Some(system_tls()?),
+            _ => None,
+        };
+        Ok(Self { url: url.to_owned(), password, tls, dead_after: DEAD_AFTER })
+    }
+}
+
+/// Reads a URL, which has no password: it is logged and shown.
+fn read_url(url: &str) -> Result<Config, String> {
+    let config = Config::from_str(url).map_err(|error| connection::text(&error))?;
+    let (host, database) = (!config.get_hosts().is_empty(), config.get_dbname().is_some());
+    match config.get_password() {
+        Some(_) => Err("must not contain a password".to_owned()),
+        None if !host || !database => Err("must name a host and a database".to_owned()),
+        None => Ok(config),
+    }
+}
+
+/// Errors if a URL is invalid.
+///
+/// # Errors
+/// The reason.
+pub fn check_url(url: &str) -> Result<(), String> {
+    read_url(url).map(drop)
+}
+
+fn system_tls() -> Result<rustls::ClientConfig, String> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
 /// A store in a PostgreSQL database.
@@ -87,7 +137,10 @@ impl PostgresStore {
     /// [`Error::Unavailable`] if there is no connection.
     pub async fn open(settings: Settings) -> Result<Self, Error> {
         let config = Config::from_str(&settings.url);
-        let config = config.map_err(|error| Error::Open(connection::text(&error)))?;
+        let mut config = config.map_err(|error| Error::Open(connection::text(&error)))?;
+        if let Some(password) = settings.password {
+            config.password(password);
+        }
         let target = Target { config, tls: settings.tls.map(MakeRustlsConnect::new) };
         let first = Connection::open(&target, |_| {}).await?;
         schema::check_settings(&first).await?;
