@@ -13,6 +13,7 @@ mod cluster;
 mod config;
 mod doctor;
 mod graph;
+mod jobs;
 mod metrics;
 mod push;
 mod server;
@@ -28,6 +29,7 @@ pub use crate::config::{
     AmplificationOutOfRange, MAX_GUARDS, MAX_RULES, MAX_TOKENS, MaxAmplification, REPLICAS, ServerConfig,
 };
 pub use crate::doctor::diagnosis_codes;
+pub use crate::jobs::url::{QueuesUrl, QueuesUrlError};
 pub use crate::push::convergence::{CONVERGENCE_SHARE, CONVERGENCE_WITHIN};
 pub use crate::server::Server;
 pub use crate::server::error::{ServeError, StartError};

@@ -79,11 +79,20 @@ fn of_method(method: &Method) -> MethodPolicy {
     };
     MethodPolicy {
         need,
-        class: if method.is_write { RequestKind::Write } else { RequestKind::Read },
+        class: class_of(method),
         long_request: method.client_streaming,
         long_answer: method.server_streaming,
         is_client: method.level == Level::Agent && method.client_streaming,
         is_urgent: method.urgent,
+    }
+}
+
+fn class_of(method: &Method) -> RequestKind {
+    match method.level {
+        // Submissions and cancellations of jobs.
+        Level::Agent if !method.client_streaming => RequestKind::Jobs,
+        _ if method.is_write => RequestKind::Write,
+        _ => RequestKind::Read,
     }
 }
 

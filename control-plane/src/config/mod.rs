@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::auth::Auth;
 use crate::auth::certificate::ClientIdentity;
 use crate::auth::origin::PageOrigin;
+use crate::jobs::url::QueuesUrl;
 use crate::state::retention::HistoryRetention;
 use damper_net::limits::Limits;
 use damper_net::tls::TlsConfig;
@@ -78,6 +79,15 @@ impl TryFrom<u32> for MaxAmplification {
 pub struct ServerConfig {
     /// The store of rules: `sled:PATH` or `etcd://HOST:PORT[,...][/PREFIX]`.
     pub store: StoreUrl,
+    /// The job store: `redb:PATH`, `postgres://USER@HOST/DATABASE` or `off`. Default: `jobs.redb` in the
+    /// folder of an embedded policy store, off with a shared one.
+    pub queues: QueuesUrl,
+    /// The password of the database user named in `queues`; from a file or the environment, never from a
+    /// flag.
+    pub queues_password: Option<String>,
+    /// There is one server, although others could share its policy store: allows jobs in a file. Default
+    /// false.
+    pub single_server: bool,
     /// The password of the etcd user named in `store`; from a file or the environment, never from a flag.
     pub etcd_password: Option<String>,
     /// The address of gRPC, gRPC-Web and the web UI. Default 127.0.0.1:7600; port 0 = any free one.
@@ -160,6 +170,9 @@ impl ServerConfig {
     #[must_use]
     pub fn new(store: StoreUrl) -> Self {
         Self {
+            queues: QueuesUrl::default_for(&store),
+            queues_password: None,
+            single_server: false,
             store,
             etcd_password: None,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7600)),

@@ -157,6 +157,32 @@ codes! {
     SMALL_CALLERS_UNLIMITED = "small_callers_unlimited", Hint,
         "Many processes with few calls retry a callee: each may retry its first failure of an outage, and no retry limit of the callee bounds their sum.",
         "Put a guard for the callee with ceiling.repeat_limit in observe, check what it would block, then enforce it.";
+
+    // Queues.
+    JOB_STORE_AWAY = "job_store_away", Danger,
+        "The job store does not respond: nothing is submitted or delivered, and settlements wait.",
+        "Restore the job store; workers keep what they work on.";
+    JOB_STORE_FULL = "job_store_full", Danger,
+        "The disk of the job store has no room: submissions are refused, and kept jobs are delivered.",
+        "Free space or enlarge the volume; delete dead jobs with `damper jobs purge`.";
+    QUEUE_WITHOUT_POLICY = "queue_without_policy", Danger,
+        "Jobs wait for a queue that does not exist: they are neither delivered nor expired.",
+        "Put the queue again (`damper apply`), or cancel its jobs with `damper jobs cancel`.";
+    QUEUE_LATE = "queue_late", Warning,
+        "Due jobs of a queue are not delivered in time, although nothing holds them.",
+        "Add workers or raise their concurrency, or raise the queue's max_in_flight or rate.";
+    QUEUE_HELD = "queue_held", Warning,
+        "Jobs of a queue are held: the callee fails, a kill switch is in force, or the queue is paused.",
+        "Fix the callee, end the kill (`damper unkill`), or resume the queue (`damper queues resume`).";
+    QUEUE_LACKS_WORKER = "queue_lacks_worker", Warning,
+        "Jobs of a queue are due and no worker that may receive them is connected.",
+        "Start a worker, and check that the queue's `workers` names its service.";
+    QUEUE_DEAD = "queue_dead", Warning,
+        "Jobs of a queue were given up and are kept.",
+        "Read why with `damper jobs list QUEUE --state dead`; once the cause is fixed, `damper jobs replay`, else `damper jobs purge`.";
+    QUEUE_NEARLY_FULL = "queue_nearly_full", Warning,
+        "A queue has more than 80 % of its max_jobs or max_bytes.",
+        "Find out why jobs are not delivered, or raise the quota.";
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub(crate) mod clients;
 pub(crate) mod codes;
 pub(crate) mod endpoints;
 pub(crate) mod listeners;
+pub(crate) mod queues;
 pub(crate) mod replicas;
 pub(crate) mod routes;
 pub(crate) mod rules;
@@ -27,6 +28,7 @@ use damper_proto::v1;
 use crate::auth::rejected::RejectedClient;
 use crate::cluster::Cluster;
 use crate::cluster::peers::OutOfSyncPeer;
+use crate::jobs::Jobs;
 use crate::state::error::ApiError;
 use crate::state::snapshot::Snapshot;
 use crate::state::text::many;
@@ -77,6 +79,8 @@ struct DoctorInput {
     /// Services that this replica rejected recently.
     rejected: Vec<RejectedClient>,
     store_is_full: bool,
+    /// `None` without a job store.
+    jobs: Option<queues::JobsInput>,
     /// `None` without TLS.
     certificate: Option<crate::doctor::listeners::ListenerCertificate>,
 }
@@ -97,6 +101,7 @@ pub(crate) struct Doctor {
     pub(crate) replicas_wanted: Option<u32>,
     /// How long a client may take to acknowledge before it counts as behind.
     pub(crate) lags_after: Duration,
+    pub(crate) jobs: Arc<Jobs>,
 }
 
 pub(crate) async fn diagnose(
@@ -133,6 +138,11 @@ fn input(doctor: &Doctor, service: String, window: RateWindow) -> DoctorInput {
         rejected: doctor.cluster.access.rejected.recent(now),
         store_is_full: doctor.cluster.fleet.state.store.is_full(),
         certificate,
+        jobs: doctor.jobs.server().map(|server| queues::JobsInput {
+            queues: server.stats(""),
+            away: server.away(),
+            is_full: server.is_full(),
+        }),
         clients: doctor.cluster.fleet.hub.described(sessions, &table, LISTED).collect(),
         rows: doctor.cluster.fleet.stats.rows_over(window, &table),
         served: doctor.cluster.fleet.stats.served_rates(window),
@@ -158,6 +168,7 @@ impl DoctorInput {
             routes::CHECKS,
             endpoints::CHECKS,
             rules::CHECKS,
+            queues::CHECKS,
         ];
         for check in checks.into_iter().flatten() {
             let found = (check.find)(self);

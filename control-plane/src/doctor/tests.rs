@@ -44,6 +44,7 @@ fn input(mode: v1::Mode, ago: Duration) -> DoctorInput {
         apart: Vec::new(),
         rejected: Vec::new(),
         store_is_full: false,
+        jobs: None,
         certificate: None,
     }
 }

@@ -40,9 +40,12 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The resources that a change concerns. There can be tens of thousands.
 pub(crate) type ChangedSubjects = Arc<HashSet<ResourceKey>>;
 
+/// Subjects by the store's epoch and the revision.
+type WatchedSubjects = HashMap<(Arc<str>, u64), Weak<HashSet<ResourceKey>>>;
+
 /// The changes that are watched now: all watchers of one share its subjects.
 #[derive(Default)]
-pub(crate) struct WatchedChanges(Mutex<HashMap<(Arc<str>, u64), Weak<HashSet<ResourceKey>>>>);
+pub(crate) struct WatchedChanges(Mutex<WatchedSubjects>);
 
 impl WatchedChanges {
     /// Returns the subjects of a change of this store if another watcher has them.
@@ -67,7 +70,7 @@ impl WatchedChanges {
         })
     }
 
-    fn watched(&self) -> MutexGuard<'_, HashMap<(Arc<str>, u64), Weak<HashSet<ResourceKey>>>> {
+    fn watched(&self) -> MutexGuard<'_, WatchedSubjects> {
         self.0.lock().expect("no holder of the lock panics")
     }
 }

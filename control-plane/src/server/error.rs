@@ -26,6 +26,18 @@ pub enum StartError {
         /// The error of the last try.
         reason: String,
     },
+    /// The job store cannot be opened.
+    #[error("job store {store}: {source}")]
+    JobStore {
+        /// The URL of the job store.
+        store: String,
+        /// The problem.
+        #[source]
+        source: damper_queue::store::Error,
+    },
+    /// The settings of the job store do not fit the policy store.
+    #[error("{0}")]
+    JobStorePlace(String),
     /// The address is taken.
     #[error("{address} is in use by another process")]
     AddressInUse {

@@ -24,6 +24,7 @@ use tonic_health::ServingStatus;
 use crate::auth::methods;
 use crate::cluster::membership;
 use crate::config::ServerConfig;
+use crate::jobs;
 use crate::metrics::Metrics;
 pub(crate) use crate::server::error::{ServeError, StartError};
 use crate::server::open::{keychain, listen, open, read};
@@ -35,7 +36,6 @@ use damper_net::connection::Listener;
 use damper_net::connection::RequestTimeouts;
 use damper_net::limits::Limiter;
 use damper_store::Membership;
-use damper_store::Store;
 use damper_store::StoreUrl;
 
 /// The longest watch of health by one request, which needs no token.
@@ -69,6 +69,7 @@ impl Server {
         if let Some(problem) = tls.as_ref().and_then(|tls| tls.validity().problem(SystemTime::now())) {
             return Err(StartError::Tls(vec![format!("tls_cert: {problem}")]));
         }
+        check_job_store(settings)?;
         let address = address(settings, settings.listen);
         address.map(|_| drop(tls)).ok_or(StartError::NoAddress { listen: settings.listen })
     }
@@ -80,6 +81,7 @@ impl Server {
     pub async fn bind(settings: ServerConfig) -> Result<Self, StartError> {
         let own = Metrics::new();
         let tls = keychain(&settings, &own)?;
+        check_job_store(&settings)?;
         let (listener, local) = listen(settings.listen).await?;
         let metrics = match settings.metrics_listen {
             Some(address) => Some(listen(address).await?),
@@ -88,7 +90,11 @@ impl Server {
         let store = open(&settings).await?;
         let view = read(&*store, &settings.store).await?;
         let address = address(&settings, local).ok_or(StartError::NoAddress { listen: local })?;
-        let (parts, mut tasks) = start(OpenedServer { settings, tls, metrics: own, address, store, view });
+        let jobs = jobs::open::open(&settings.queues, settings.queues_password.clone(), &view)
+            .await
+            .map_err(|source| StartError::JobStore { store: settings.queues.to_string(), source })?;
+        let (parts, mut tasks) =
+            start(OpenedServer { settings, tls, metrics: own, address, store, view, jobs });
         if parts.auth.access.required {
             first_token::ensure(&parts).await?;
         }
@@ -124,6 +130,7 @@ impl Server {
             cluster: parts.cluster.clone(),
             lags_after: parts.settings.lags_after,
             cache: ScrapeCache::default(),
+            jobs: parts.jobs.clone(),
         });
         let routes = routes(&parts, &telemetry, health);
         let stopping = parts.cluster.stopping.clone();
@@ -163,6 +170,7 @@ impl Server {
         };
         report_health(&reporter, ServingStatus::NotServing).await;
         stopping.cancel();
+        parts.jobs.stop();
         if outcome.is_ok() {
             tracing::info!(drain = ?parts.settings.drain, "shutting down: draining connections");
             let leaving = async { tokio::join!(membership::leave(&parts.cluster, presence), &mut serving) };
@@ -170,20 +178,24 @@ impl Server {
                 tracing::warn!("drain timed out; closing connections");
             }
         }
+        parts.jobs.close().await;
         parts.cluster.ended.cancel();
         cut.cancel();
         drop(serving);
         tasks.shutdown().await;
-        let store = Arc::downgrade(&parts.writes.fleet.state.found);
+        let (store, jobs) = (Arc::downgrade(&parts.writes.fleet.state.found), parts.jobs.store());
         drop((parts, telemetry));
         released(store).await;
+        if let Some(jobs) = jobs {
+            released(jobs).await;
+        }
         outcome
     }
 }
 
 /// Waits until no task holds the store, so that the next server does not find it locked. Closed connections
 /// release it as soon as their tasks run.
-async fn released(store: Weak<dyn Store>) {
+async fn released<T: ?Sized>(store: Weak<T>) {
     let gone = async {
         while store.strong_count() > 0 {
             sleep(Duration::from_millis(2)).await;
@@ -192,6 +204,12 @@ async fn released(store: Weak<dyn Store>) {
     if timeout(RELEASED_WITHIN, gone).await.is_err() {
         tracing::warn!("the store is still in use");
     }
+}
+
+/// Errors if the job store does not fit the policy store.
+fn check_job_store(settings: &ServerConfig) -> Result<(), StartError> {
+    let problem = settings.queues.problem(&settings.store, settings.single_server);
+    problem.map_or(Ok(()), |problem| Err(StartError::JobStorePlace(problem)))
 }
 
 /// Returns where peers reach this replica; `None` if the configuration must set it.

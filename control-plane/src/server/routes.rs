@@ -23,7 +23,7 @@ use tonic_health::server::HealthReporter;
 use crate::api::fleet::Fleet;
 use crate::api::guards::Guards;
 use crate::api::history::History;
-use crate::api::jobs::Jobs;
+use crate::api::jobs::{JobsApi, JobsContext};
 use crate::api::kills::Kills;
 use crate::api::queues::Queues;
 use crate::api::response_stream::StreamLimits;
@@ -51,7 +51,7 @@ pub(super) fn routes(
     telemetry: &Arc<Telemetry>,
     health: tonic_health::pb::health_server::HealthServer<impl tonic_health::pb::health_server::Health>,
 ) -> Router {
-    let Parts { settings, auth, cluster, writes } = parts;
+    let Parts { settings, auth, cluster, writes, jobs } = parts;
     let streams = StreamLimits {
         slow_consumer_after: settings.slow_consumer_after,
         slow_consumers: cluster.fleet.metrics.slow_consumers.clone(),
@@ -62,6 +62,7 @@ pub(super) fn routes(
         cluster: cluster.clone(),
         replicas_wanted: settings.replicas,
         lags_after: settings.lags_after,
+        jobs: jobs.clone(),
     });
     let most = settings.limits.max_message_bytes.saturating_add(MESSAGE_SPARE_BYTES);
     let rules = RulesServer::new(Rules::new(writes.clone(), cluster.stopping.clone()))
@@ -75,11 +76,17 @@ pub(super) fn routes(
         writes.limits.max_amplification,
     ))
     .max_decoding_message_size(most);
-    let history = HistoryServer::new(History::new(writes.clone(), cluster.clone(), streams))
+    let history = HistoryServer::new(History::new(writes.clone(), cluster.clone(), streams.clone()))
         .max_decoding_message_size(most);
     let kills = KillsServer::new(Kills::new(writes.clone())).max_decoding_message_size(most);
-    let queues = QueuesServer::new(Queues::new(writes.clone())).max_decoding_message_size(most);
-    let jobs = JobsServer::new(Jobs).max_decoding_message_size(most);
+    let queues = QueuesServer::new(Queues::new(writes.clone(), jobs.clone())).max_decoding_message_size(most);
+    let context = JobsContext {
+        jobs: jobs.clone(),
+        fleet: cluster.fleet.clone(),
+        access: cluster.access.clone(),
+        limiter: writes.limiter.clone(),
+    };
+    let jobs = JobsServer::new(JobsApi::new(context, streams)).max_decoding_message_size(most);
     let tokens = TokensServer::new(Tokens::new(writes.clone(), cluster.access.clone()))
         .max_decoding_message_size(most);
     let replicas = ReplicasServer::new(Replicas::new(cluster.clone())).max_decoding_message_size(most);

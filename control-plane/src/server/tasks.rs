@@ -12,6 +12,8 @@ use crate::auth::{AuthContext, Authenticator, expiry};
 use crate::cluster::peers::Peers;
 use crate::cluster::{Cluster, PeerConfig};
 use crate::config::{ServerConfig, max_bytes};
+use crate::jobs::open::OpenedJobs;
+use crate::jobs::{Jobs, policies};
 use crate::metrics::Metrics;
 use crate::push::convergence::WatchedChanges;
 use crate::push::debounce;
@@ -28,7 +30,6 @@ use crate::state::snapshot::Snapshot;
 use crate::state::tokens::TOKENS;
 use crate::state::watcher::StoreWatcher;
 use crate::stats::Stats;
-use crate::write::queue_jobs::NoJobs;
 use crate::write::{MAX_QUEUES, WriteLimits, Writes};
 use crate::write::{held_kills, kill_expiry, token_expiry};
 use damper_net::limits::Limiter;
@@ -49,6 +50,7 @@ pub(crate) struct OpenedServer {
     pub(crate) address: String,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) view: Snapshot,
+    pub(crate) jobs: OpenedJobs,
 }
 
 #[cfg(test)]
@@ -62,13 +64,14 @@ impl OpenedServer {
             address: "http://127.0.0.1:1".to_owned(),
             view: Snapshot::of(&store.load().await.expect("the store is there")),
             store,
+            jobs: OpenedJobs::none(),
         }
     }
 }
 
 /// Starts the tasks behind the services.
 pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
-    let OpenedServer { settings, tls, metrics, address, store, view } = opened;
+    let OpenedServer { settings, tls, metrics, address, store, view, jobs } = opened;
     let mut tasks = Tasks::new();
     view.publish_to(&metrics);
     let view = Arc::new(view);
@@ -129,17 +132,24 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
     });
     let config = PeerConfig { peer_ca: settings.peer_ca.clone(), peer_name: settings.peer_name.clone() };
     let cluster = Arc::new(Cluster { fleet, peers: replicas, access, tls, config, stopping, ended });
+    let OpenedJobs { jobs, running } = jobs;
+    let jobs = Arc::new(jobs);
+    if let Some((running, current)) = running {
+        spawn(&mut tasks, "jobs", running);
+        let tables = cluster.fleet.state.table.clone();
+        spawn(&mut tasks, "queues", policies::follow(tables, current));
+    }
     let writes = Arc::new(Writes {
         fleet: cluster.fleet.clone(),
         limiter,
         limits: write_limits(&settings),
-        jobs: Arc::new(NoJobs),
+        jobs: jobs.clone(),
     });
     spawn(&mut tasks, "kills", kill_expiry::run(writes.clone()));
     spawn(&mut tasks, "held kills", held_kills::run(writes.clone()));
     spawn(&mut tasks, "tokens", token_expiry::run(writes.clone()));
     spawn(&mut tasks, "access", expiry::run(auth.clone()));
-    (Parts { settings, auth, cluster, writes }, tasks)
+    (Parts { settings, auth, cluster, writes, jobs }, tasks)
 }
 
 /// The contexts of a server's services, from the bottom up.
@@ -148,6 +158,7 @@ pub(crate) struct Parts {
     pub(crate) auth: Arc<AuthContext>,
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) writes: Arc<Writes>,
+    pub(crate) jobs: Arc<Jobs>,
 }
 
 fn write_limits(settings: &ServerConfig) -> WriteLimits {

@@ -255,6 +255,12 @@ impl Snapshot {
         &self.tokens
     }
 
+    /// Returns true if the other snapshot has the same queues in the same versions.
+    pub(crate) fn same_queues(&self, other: &Self) -> bool {
+        let versions = |(name, stored): (_, &Arc<StoredQueue>)| (name, stored.wire.revision);
+        self.epoch == other.epoch && self.queues.iter().map(versions).eq(other.queues.iter().map(versions))
+    }
+
     /// All queues in the order of their names.
     pub(crate) fn queues(&self) -> impl Iterator<Item = (&String, &Arc<StoredQueue>)> {
         self.queues.iter()

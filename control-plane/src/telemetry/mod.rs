@@ -6,6 +6,7 @@
 //! are of this replica; those of routes are of the fleet, the same at each replica. The text is rendered off
 //! the runtime, at most once a second.
 
+pub(crate) mod jobs;
 pub(crate) mod kills;
 
 use std::collections::HashMap;
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 
 use crate::clients::group::ClientGroup;
 use crate::cluster::Cluster;
+use crate::jobs::Jobs;
 use crate::stats::rate_window::RateWindow;
 use crate::stats::served::{Method, ServedCounters};
 use crate::stats::summary::RouteSummary;
@@ -38,6 +40,7 @@ pub(crate) struct Telemetry {
     /// How long a client may take to acknowledge before it counts as behind.
     pub(crate) lags_after: Duration,
     pub(crate) cache: ScrapeCache,
+    pub(crate) jobs: Arc<Jobs>,
 }
 
 /// The last rendered text, and the state for the next one.
@@ -82,6 +85,7 @@ fn make(telemetry: &Telemetry) -> Bytes {
     write_clients(&mut text, telemetry);
     write_replicas(&mut text, telemetry);
     crate::telemetry::kills::write_figures(&mut text, &telemetry.cluster.fleet);
+    jobs::write_figures(&mut text, &telemetry.jobs);
     text.into()
 }
 

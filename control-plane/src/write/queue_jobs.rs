@@ -14,16 +14,6 @@ pub(crate) trait QueueJobs: Debug + Send + Sync {
     fn unended_jobs(&self, queue: &str) -> u64;
 }
 
-/// A server without a job store.
-#[derive(Debug)]
-pub(crate) struct NoJobs;
-
-impl QueueJobs for NoJobs {
-    fn unended_jobs(&self, _: &str) -> u64 {
-        0
-    }
-}
-
 /// Errors if one of the deleted resources is a queue with jobs that have not ended.
 pub(crate) fn check_deleted<'s>(
     jobs: &dyn QueueJobs,
@@ -60,7 +50,6 @@ mod tests {
         let rule = ResourceKey::Rule(Pattern::parse("*", "*", "full", "*").unwrap());
         let others = [rule, queue("empty")];
         assert!(check_deleted(&OneJob, &others).is_ok());
-        assert!(check_deleted(&NoJobs, &[queue("full")]).is_ok());
         let refused = check_deleted(&OneJob, others.iter().chain([&queue("full")])).unwrap_err();
         assert!(matches!(refused, ApiError::Unmet(_)));
         assert_eq!(refused.to_string(), "queue full cannot be deleted: 1 job that has not ended");

@@ -15,6 +15,8 @@ mod guards;
 mod harness;
 mod history;
 mod hostile;
+mod job_ends;
+mod jobs;
 mod kills;
 mod lint;
 mod monitoring;

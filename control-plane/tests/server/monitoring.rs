@@ -12,6 +12,7 @@ use damper_proto::v1::kills_client::KillsClient;
 use serde_json::Value;
 
 use crate::harness::{Agent, Running, hello, key, shop_rule, soon, start};
+use crate::jobs::{first_job, put_queue};
 
 const FUNCTIONS: [&str; 11] = [
     "time",
@@ -252,11 +253,13 @@ pub(crate) async fn with_traffic_text() -> (Running, String) {
     let kill =
         v1::KillRequest { key: Some(key("*", "x", "*")), options: Some(options), ..Default::default() };
     soon(KillsClient::new(server.channel()).kill(kill)).await.unwrap();
+    put_queue(&server).await;
+    first_job(&server, "order-1").await;
     let text = soon(async {
         loop {
             let answer = server.get(server.metrics, "GET /metrics HTTP/1.1").await;
             let (_, body) = answer.split_once("\r\n\r\n").unwrap();
-            if body.contains("damper_call_seconds{") {
+            if body.contains("damper_call_seconds{") && body.contains("damper_queue_held_lanes{") {
                 return body.to_owned();
             }
         }

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use damper_control_plane::QueuesUrl;
 use damper_proto::v1;
 use tempfile::TempDir;
 use tonic::Code;
@@ -58,7 +59,11 @@ async fn reads_and_streams_go_on_while_the_store_is_unavailable() {
     let etcd = Etcd::start();
     let url = format!("etcd://127.0.0.1:{}", etcd.client);
     let folder = TempDir::new().unwrap();
-    let server = start_in(folder, |settings| settings.store = url.parse().unwrap()).await;
+    let server = start_in(folder, |settings| {
+        settings.store = url.parse().unwrap();
+        settings.queues = QueuesUrl::Off;
+    })
+    .await;
     server.put(shop_rule(2)).await;
     let mut watch = server.fleet().watch(v1::WatchRequest::default()).await.unwrap().into_inner();
     assert!(soon(watch.message()).await.unwrap().unwrap().stale_since.is_none());

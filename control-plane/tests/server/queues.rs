@@ -1,6 +1,5 @@
 //! Queues: as resources, from the admin API to the history. They are not sent to services.
 
-use damper_proto::v1::jobs_client::JobsClient;
 use damper_proto::v1::{self, object, object_key, rule_change, rule_result};
 use prost::Message as _;
 use tokio_stream::StreamExt as _;
@@ -430,21 +429,6 @@ async fn queues_are_not_sent_to_services() {
     let mut stream = soon(server.fleet().watch_convergence(request)).await.unwrap().into_inner();
     let counted = soon(stream.message()).await.unwrap().unwrap();
     assert_eq!((counted.waiting, counted.acknowledged), (0, 0), "{counted:?}");
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn jobs_are_unavailable_without_a_job_store() {
-    let server = start().await;
-    put_queue(&server, later(3)).await;
-    let stats = server.queues().get_queue_stats(v1::GetQueueStatsRequest::default()).await.unwrap_err();
-    let mut jobs = JobsClient::new(server.channel());
-    let submit = jobs.submit(v1::SubmitRequest::default()).await.unwrap_err();
-    let work = jobs.work(tokio_stream::iter([v1::FromWorker::default()])).await.unwrap_err();
-    for refused in [stats, submit, work] {
-        assert_eq!(refused.code(), Code::Unavailable);
-        assert_eq!(refused.message(), "this server has no job store");
-    }
     server.stop().await;
 }
 

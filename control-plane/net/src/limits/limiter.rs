@@ -60,6 +60,8 @@ struct LimiterState {
     reads: DefaultKeyedRateLimiter<String>,
     writes: DefaultKeyedRateLimiter<String>,
     written_kib: DefaultKeyedRateLimiter<String>,
+    submits: DefaultKeyedRateLimiter<String>,
+    submitted_kib: DefaultKeyedRateLimiter<String>,
     requests: AtomicU32,
     lines: Lines,
 }
@@ -87,6 +89,8 @@ impl Limiter {
             reads: bucket(limits.reads),
             writes: bucket(limits.writes),
             written_kib: bucket(limits.written_kib),
+            submits: bucket(limits.submits),
+            submitted_kib: bucket(limits.submitted_kib),
             requests: AtomicU32::new(0),
             lines: Lines::new(Instant::now()),
             limits,
@@ -195,18 +199,56 @@ impl Limiter {
         let (buckets, limit, rate, what) = match class {
             RequestKind::Read => (&inner.reads, Limit::Reads, inner.limits.reads, "reads"),
             RequestKind::Write => (&inner.writes, Limit::Writes, inner.limits.writes, "writes"),
+            RequestKind::Jobs => return Ok(()),
         };
-        if inner.requests.fetch_add(1, Ordering::Relaxed) % CLEAR_EVERY == CLEAR_EVERY - 1 {
-            for buckets in [&inner.reads, &inner.writes, &inner.written_kib] {
-                buckets.retain_recent();
-            }
+        self.clear();
+        take(buckets, identity, NonZeroU32::MIN, rate, (limit, what))
+    }
+
+    /// Admits jobs that an identity submits, with the bytes of their bodies. Errors with the time to wait at
+    /// the rate limit.
+    pub fn admit_jobs(&self, identity: &str, jobs: usize, bytes: usize) -> Result<(), LimitExceeded> {
+        let inner = &*self.0;
+        self.clear();
+        let count = |number: usize| NonZeroU32::new(u32::try_from(number).unwrap_or(u32::MAX));
+        let (rate, what) = (inner.limits.submits, (Limit::Submits, "jobs"));
+        if let Some(jobs) = count(jobs) {
+            take(&inner.submits, identity, jobs.min(rate.burst), rate, what)?;
         }
-        buckets.check_key(&identity.to_owned()).map_err(|not_until| {
+        let (rate, what) = (inner.limits.submitted_kib, (Limit::SubmittedBytes, "KiB of jobs"));
+        match count(bytes.div_ceil(1 << 10)) {
+            Some(kib) => take(&inner.submitted_kib, identity, kib.min(rate.burst), rate, what),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes full buckets from time to time.
+    fn clear(&self) {
+        let inner = &*self.0;
+        if inner.requests.fetch_add(1, Ordering::Relaxed) % CLEAR_EVERY == CLEAR_EVERY - 1 {
+            let all = [&inner.reads, &inner.writes, &inner.written_kib, &inner.submits, &inner.submitted_kib];
+            all.into_iter().for_each(|buckets| buckets.retain_recent());
+        }
+    }
+}
+
+/// Takes a number of places, at most the burst.
+fn take(
+    buckets: &DefaultKeyedRateLimiter<String>,
+    identity: &str,
+    count: NonZeroU32,
+    rate: Rate,
+    (limit, what): (Limit, &str),
+) -> Result<(), LimitExceeded> {
+    match buckets.check_key_n(&identity.to_owned(), count) {
+        Ok(Err(not_until)) => {
             let retry_after = Some(not_until.wait_time_from(DefaultClock::default().now()));
             let Rate { per_second, burst } = rate;
             let text = format!("{identity} makes more than {per_second} {what} a second ({burst} at once)");
-            LimitExceeded { limit, text, retry_after }
-        })
+            Err(LimitExceeded { limit, text, retry_after })
+        }
+        // It never exceeds the burst.
+        _ => Ok(()),
     }
 }
 

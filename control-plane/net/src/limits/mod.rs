@@ -31,6 +31,8 @@ pub enum RequestKind {
     Read,
     /// Changes the store.
     Write,
+    /// Submits or cancels jobs: limited by their number, see [`Limiter::admit_jobs`].
+    Jobs,
 }
 
 /// Configurable limits of connections and requests.
@@ -66,6 +68,10 @@ pub struct Limits {
     /// How many KiB of keys and values an identity may write, kills and removals not counted. Default 1 MiB a
     /// second, 64 MiB at once; a larger write takes what there is at once.
     pub written_kib: Rate,
+    /// Jobs that an identity may submit. Default: 5,000 a second, 10,000 at once.
+    pub submits: Rate,
+    /// How many KiB of bodies an identity may submit. Default 32 MiB a second, 64 MiB at once.
+    pub submitted_kib: Rate,
 }
 
 /// Connections of the metrics port, and those of one address there.
@@ -119,6 +125,8 @@ impl Default for Limits {
             // Below half of the writer's queue, so no single identity fills it.
             writes: rate(200, 500),
             written_kib: rate(1 << 10, 64 << 10),
+            submits: rate(5_000, 10_000),
+            submitted_kib: rate(32 << 10, 64 << 10),
         }
     }
 }
@@ -182,11 +190,15 @@ pub enum Limit {
     Exports,
     /// Requests that wait for the exclusive worker.
     Queue,
+    /// Jobs submitted per second.
+    Submits,
+    /// Bytes of bodies submitted per second.
+    SubmittedBytes,
 }
 
 impl Limit {
     /// Every limit, in the order of declaration.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 30] = [
         Self::FirstByte,
         Self::Handshake,
         Self::RequestHead,
@@ -215,6 +227,8 @@ impl Limit {
         Self::PartialMessages,
         Self::Exports,
         Self::Queue,
+        Self::Submits,
+        Self::SubmittedBytes,
     ];
 
     /// Its name in metrics and trailers.
@@ -249,6 +263,8 @@ impl Limit {
             Self::PartialMessages => "partial_messages",
             Self::Exports => "exports",
             Self::Queue => "queue",
+            Self::Submits => "submits",
+            Self::SubmittedBytes => "submitted_bytes",
         }
     }
 }

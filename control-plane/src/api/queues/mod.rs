@@ -2,27 +2,33 @@
 //!
 //! The settings of a queue are read and written like rules. Everything about jobs needs the job store.
 
+pub(crate) mod change;
 pub(crate) mod delete;
 pub(crate) mod get;
+pub(crate) mod jobs;
 pub(crate) mod list;
 pub(crate) mod put;
+pub(crate) mod selection;
+pub(crate) mod stats;
 
 use std::sync::Arc;
 
 use damper_proto::v1;
 use tonic::{Request, Response, Status};
 
-use crate::api::jobs::no_job_store;
+use crate::auth::caller::Caller;
+use crate::jobs::Jobs;
 use crate::write::Writes;
 
 /// The queue service.
 pub(crate) struct Queues {
     writes: Arc<Writes>,
+    jobs: Arc<Jobs>,
 }
 
 impl Queues {
-    pub(crate) fn new(writes: Arc<Writes>) -> Self {
-        Self { writes }
+    pub(crate) fn new(writes: Arc<Writes>, jobs: Arc<Jobs>) -> Self {
+        Self { writes, jobs }
     }
 }
 
@@ -57,33 +63,37 @@ impl v1::queues_server::Queues for Queues {
 
     async fn get_queue_stats(
         &self,
-        _: Request<v1::GetQueueStatsRequest>,
+        request: Request<v1::GetQueueStatsRequest>,
     ) -> Result<Response<v1::GetQueueStatsResponse>, Status> {
-        Err(no_job_store())
+        self.writes.fleet.state.answer(stats::get(&self.jobs, request.into_inner())).await
     }
 
     async fn list_jobs(
         &self,
-        _: Request<v1::ListJobsRequest>,
+        request: Request<v1::ListJobsRequest>,
     ) -> Result<Response<v1::ListJobsResponse>, Status> {
-        Err(no_job_store())
+        self.writes.fleet.state.answer(jobs::list(&self.jobs, request.into_inner())).await
     }
 
-    async fn get_job(&self, _: Request<v1::GetJobRequest>) -> Result<Response<v1::Job>, Status> {
-        Err(no_job_store())
+    async fn get_job(&self, request: Request<v1::GetJobRequest>) -> Result<Response<v1::Job>, Status> {
+        self.writes.fleet.state.answer(jobs::get(&self.jobs, request.into_inner())).await
     }
 
     async fn read_body(
         &self,
-        _: Request<v1::ReadBodyRequest>,
+        request: Request<v1::ReadBodyRequest>,
     ) -> Result<Response<v1::ReadBodyResponse>, Status> {
-        Err(no_job_store())
+        let caller = Caller::of(&request);
+        self.writes.fleet.state.answer(jobs::read_body(&self.jobs, &caller, request.into_inner())).await
     }
 
     async fn change_jobs(
         &self,
-        _: Request<v1::ChangeJobsRequest>,
+        request: Request<v1::ChangeJobsRequest>,
     ) -> Result<Response<v1::ChangeJobsResponse>, Status> {
-        Err(no_job_store())
+        let caller = Caller::of(&request);
+        let work = change::change(&self.jobs, &caller, request.into_inner());
+        let answer = self.writes.fleet.state.answer(work).await;
+        self.writes.fleet.metrics.written("change_jobs", answer)
     }
 }

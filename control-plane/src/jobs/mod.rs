@@ -1,0 +1,89 @@
+//! Durable jobs of this server: its job store, and the queues and kills that it applies to them.
+//!
+//! `damper-queue` schedules and keeps the jobs. A server without a job store still serves the settings of
+//! queues.
+
+pub(crate) mod open;
+pub(crate) mod policies;
+pub(crate) mod url;
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use damper_queue::JobServer;
+use damper_queue::store::Store;
+use tokio::time::timeout;
+
+use crate::state::error::ApiError;
+use crate::write::queue_jobs::QueueJobs;
+
+/// Time for the last commit when the server stops.
+const CLOSED_WITHIN: Duration = Duration::from_secs(2);
+
+/// The jobs of this server.
+#[derive(Debug)]
+pub(crate) struct Jobs {
+    server: Option<(JobServer, Weak<dyn Store>)>,
+}
+
+impl Jobs {
+    /// A server without a job store.
+    pub(crate) fn none() -> Self {
+        Self { server: None }
+    }
+
+    pub(crate) fn over(store: &Arc<dyn Store>, server: JobServer) -> Self {
+        Self { server: Some((server, Arc::downgrade(store))) }
+    }
+
+    /// Returns the job server; `None` without a job store.
+    pub(crate) fn server(&self) -> Option<&JobServer> {
+        self.server.as_ref().map(|(server, _)| server)
+    }
+
+    /// Returns the job server.
+    pub(crate) fn required(&self) -> Result<&JobServer, ApiError> {
+        self.server().ok_or_else(|| ApiError::unavailable("this server has no job store (--queues)"))
+    }
+
+    /// Sends all workers a Goodbye. Their leases stay.
+    pub(crate) fn stop(&self) {
+        if let Some(server) = self.server() {
+            server.shutdown();
+        }
+    }
+
+    /// Commits what waits.
+    pub(crate) async fn close(&self) {
+        if let Some(server) = self.server()
+            && timeout(CLOSED_WITHIN, server.close()).await.is_err()
+        {
+            tracing::warn!("the last commit of the job store timed out");
+        }
+    }
+
+    /// Returns the store, to wait until it is no longer used.
+    pub(crate) fn store(&self) -> Option<Weak<dyn Store>> {
+        self.server.as_ref().map(|(_, store)| store.clone())
+    }
+}
+
+impl QueueJobs for Jobs {
+    fn unended_jobs(&self, queue: &str) -> u64 {
+        let stats = self.server().map(|server| server.stats(queue)).unwrap_or_default();
+        stats.iter().filter(|stats| stats.queue == queue).map(|stats| stats.counts.live()).sum()
+    }
+}
+
+/// Errors of the job store.
+impl From<damper_queue::store::Error> for ApiError {
+    fn from(error: damper_queue::store::Error) -> Self {
+        use damper_queue::store::Error;
+        match error {
+            Error::Unavailable(_) => Self::Unavailable { reason: error.to_string(), outcome_known: false },
+            Error::Full(_) | Error::Open(_) => Self::unavailable(error.to_string()),
+            Error::Invalid(reason) => Self::fault("", reason),
+            Error::Damaged(_) => Self::Damaged(error.to_string()),
+        }
+    }
+}
