@@ -14,6 +14,7 @@ mod failures;
 mod guards;
 mod history;
 mod import;
+mod jobs;
 mod kill;
 mod kills;
 mod lint;
@@ -56,7 +57,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the control plane
-    Serve(config::ServeArgs),
+    Serve(Box<config::ServeArgs>),
     /// Run a demo: four services under load, and the effect of retries on them
     Demo(demo::Args),
     /// List routes with statistics and rule
@@ -73,6 +74,9 @@ enum Command {
     /// Show and change queues: policies for durable jobs
     #[command(subcommand)]
     Queues(queues::QueuesCommand),
+    /// Show and change jobs of queues
+    #[command(subcommand)]
+    Jobs(jobs::JobsCommand),
     /// Write the rules, guards and queues of manifests, all or nothing
     Apply(apply::ApplyArgs),
     /// Show what apply would change, delete and reject
@@ -132,13 +136,14 @@ enum Command {
 /// Runs the command.
 pub(crate) async fn run(Cli { session, command }: Cli) -> Result<(), CliError> {
     match command {
-        Command::Serve(args) => serve::run(args).await,
+        Command::Serve(args) => serve::run(*args).await,
         Command::Demo(args) => demo::run(args).await.map_err(CliError::Demo),
         Command::Routes(args) => routes::run(&session, args).await,
         Command::Rules(command) => rules::run(&session, command).await,
         Command::Promote(args) => rules::promote(&session, args).await,
         Command::Guards(command) => guards::run(&session, command).await,
         Command::Queues(command) => queues::run(&session, command).await,
+        Command::Jobs(command) => jobs::run(&session, command).await,
         Command::Apply(args) => apply::run(&session, args).await,
         Command::Diff(args) => diff::run(&session, args).await,
         Command::Export(args) => export::run(&session, args).await,

@@ -103,12 +103,14 @@ fn not_started(error: &StartError) -> CliError {
         StartError::StoreUnusable(OpenError::Unusable { source, .. }) if !is_wrong_place(source) => {
             CliError::Unavailable(text)
         }
-        StartError::StoreUnusable(_) | StartError::NoAddress { .. } | StartError::Bootstrap(_) => {
-            CliError::Config(vec![text])
-        }
+        StartError::StoreUnusable(_)
+        | StartError::JobStorePlace(_)
+        | StartError::NoAddress { .. }
+        | StartError::Bootstrap(_) => CliError::Config(vec![text]),
         StartError::StoreLocked(_)
         | StartError::StoreDamaged(_)
         | StartError::StoreUnreachable { .. }
+        | StartError::JobStore { .. }
         | StartError::AddressInUse { .. }
         | StartError::Listen { .. } => CliError::Unavailable(text),
     }

@@ -13,7 +13,7 @@ use super::{Layers, Text};
 
 type Set = fn(&mut ServerConfig, &str) -> Result<(), String>;
 
-const ALL: [(&str, Set); 24] = [
+const ALL: [(&str, Set); 28] = [
     ("first_byte_within", |to, text| put(&mut to.limits.first_byte_within, time(text))),
     ("handshake_within", |to, text| put(&mut to.limits.handshake_within, time(text))),
     ("request_head_within", |to, text| put(&mut to.limits.request_head_within, time(text))),
@@ -45,6 +45,10 @@ const ALL: [(&str, Set); 24] = [
     ("writes_burst", |to, text| put(&mut to.limits.writes.burst, number(text))),
     ("written_kib_per_second", |to, text| put(&mut to.limits.written_kib.per_second, number(text))),
     ("written_kib_burst", |to, text| put(&mut to.limits.written_kib.burst, number(text))),
+    ("submits_per_second", |to, text| put(&mut to.limits.submits.per_second, number(text))),
+    ("submits_burst", |to, text| put(&mut to.limits.submits.burst, number(text))),
+    ("submitted_kib_per_second", |to, text| put(&mut to.limits.submitted_kib.per_second, number(text))),
+    ("submitted_kib_burst", |to, text| put(&mut to.limits.submitted_kib.burst, number(text))),
     ("slow_consumer_after", |to, text| put(&mut to.slow_consumer_after, time(text))),
 ];
 

@@ -16,7 +16,7 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use damper_control_plane::{
-    AmplificationOutOfRange, HistoryRetention, MaxAmplification, REPLICAS, ServerConfig, StoreUrl,
+    AmplificationOutOfRange, HistoryRetention, MaxAmplification, QueuesUrl, REPLICAS, ServerConfig, StoreUrl,
 };
 use damper_document::Value;
 use serde::Deserialize;
@@ -41,6 +41,18 @@ pub(crate) struct ServeArgs {
     /// [env: DAMPER_STORE] [default: sled:./damper-data]
     #[arg(long, value_name = "URL")]
     store: Option<StoreUrl>,
+    /// Job store of the queues: redb:PATH, postgres://USER@HOST/DATABASE[?sslmode=require] or off; a file of
+    /// this machine with a shared --store needs --single-server [env: DAMPER_QUEUES] [default: jobs.redb in
+    /// the folder of an embedded --store, else off]
+    #[arg(long, value_name = "URL")]
+    queues: Option<QueuesUrl>,
+    /// File with the password of the database user of --queues
+    /// [env: DAMPER_QUEUES_PASSWORD_FILE, or DAMPER_QUEUES_PASSWORD]
+    #[arg(long, value_name = "FILE")]
+    queues_password_file: Option<PathBuf>,
+    /// Confirm that there is one server over a shared --store [env: DAMPER_SINGLE_SERVER]
+    #[arg(long)]
+    single_server: bool,
     /// Separate address for /metrics, /livez and /readyz [env: DAMPER_METRICS_LISTEN] [default: only on --listen]
     #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
     metrics_listen: Option<SocketAddr>,
@@ -115,6 +127,9 @@ impl FromStr for Log {
 struct File {
     listen: Option<Text>,
     store: Option<Text>,
+    queues: Option<Text>,
+    queues_password_file: Option<Text>,
+    single_server: Option<Text>,
     metrics_listen: Option<Text>,
     history_retention: Option<Text>,
     max_amplification: Option<Text>,
@@ -176,6 +191,10 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     let access = Access::pick(&mut layers, args.access, &mut file);
     let doors = ListenerConfig::pick(&mut layers, args.doors, &mut file);
     let store = layers.pick("store", args.store, file.store);
+    let queues = layers.pick("queues", args.queues, file.queues);
+    let queues_password =
+        layers.pick("queues_password_file", args.queues_password_file, file.queues_password_file);
+    let single_server = layers.pick("single_server", args.single_server.then_some(true), file.single_server);
     let listen = layers.pick::<Address>("listen", args.listen.map(Address), file.listen);
     let metrics =
         layers.pick::<Address>("metrics_listen", args.metrics_listen.map(Address), file.metrics_listen);
@@ -196,7 +215,8 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     let peer_name = layers.pick("peer_name", args.peer_name, file.peer_name);
     let replicas = layers.pick::<ReplicaCount>("replicas", args.replicas, file.replicas);
     let log_level = layers.filter(level.as_deref().unwrap_or(DEFAULT_LOG_LEVEL));
-    let etcd_password = layers.password(password);
+    let etcd_password = layers.password("etcd_password", password);
+    let queues_password = layers.password("queues_password", queues_password);
     let store = store.or_else(|| layers.read("the default store", DEFAULT_STORE));
     let mut server = store.map(ServerConfig::new);
     if let Some(server) = &mut server {
@@ -207,6 +227,9 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     };
     access.put(&mut server);
     doors.put(&mut server);
+    server.queues = queues.unwrap_or(server.queues);
+    server.queues_password = queues_password;
+    server.single_server = single_server.unwrap_or(server.single_server);
     server.listen = listen.map_or(server.listen, |Address(listen)| listen);
     server.metrics_listen = metrics.map(|Address(listen)| listen);
     server.history_retention = retention.map_or(server.history_retention, |Retention(kept)| kept);
@@ -299,13 +322,13 @@ impl Layers<'_> {
         filter.map_err(|error| self.faults.push(format!("log_level: {level:?}: {error}"))).ok()
     }
 
-    fn password(&mut self, file: Option<PathBuf>) -> Option<String> {
+    fn password(&mut self, name: &str, file: Option<PathBuf>) -> Option<String> {
         let Some(file) = file else {
-            return (self.env)("DAMPER_ETCD_PASSWORD");
+            return (self.env)(&format!("DAMPER_{}", name.to_uppercase()));
         };
         let read = std::fs::read_to_string(&file);
         read.map(|text| text.trim_end_matches(['\r', '\n']).to_owned())
-            .map_err(|error| self.faults.push(format!("etcd_password_file: {}: {error}", file.display())))
+            .map_err(|error| self.faults.push(format!("{name}_file: {}: {error}", file.display())))
             .ok()
     }
 }

@@ -16,6 +16,7 @@ mod guards;
 mod harness;
 mod history;
 mod init;
+mod jobs;
 mod kills;
 mod lint;
 mod queues;

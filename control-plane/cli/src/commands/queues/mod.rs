@@ -5,6 +5,7 @@ mod get;
 mod list;
 mod pause;
 mod put;
+mod stats;
 
 use clap::Subcommand;
 use damper_proto::{convert, manifest, v1};
@@ -33,6 +34,8 @@ pub(crate) enum QueuesCommand {
     Pause(pause::PauseArgs),
     /// Start the deliveries of a queue again
     Resume(pause::PauseArgs),
+    /// Show depth, held routes and counts of queues
+    Stats(stats::StatsArgs),
 }
 
 /// Runs the command.
@@ -44,6 +47,7 @@ pub(crate) async fn run(session: &Session, command: QueuesCommand) -> Result<(),
         QueuesCommand::Delete(args) => delete::run(session, args).await,
         QueuesCommand::Pause(args) => pause::pause(session, args).await,
         QueuesCommand::Resume(args) => pause::resume(session, args).await,
+        QueuesCommand::Stats(args) => stats::run(session, args).await,
     }
 }
 
