@@ -118,6 +118,7 @@ pub(crate) const LEVELS: [Level; 16] = [
             "cluster",
             "graph",
             "write",
+            "jobs",
             "doctor",
             "api",
             "telemetry",
