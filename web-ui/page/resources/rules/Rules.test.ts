@@ -1,5 +1,5 @@
 // The list of rules where there are many: which of its rows a change touches.
-import { cleanup } from "@testing-library/svelte";
+import { cleanup, waitFor } from "@testing-library/svelte";
 import { tick } from "svelte";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { shownAt } from "../../testing/app";
@@ -36,11 +36,13 @@ async function touched(act: () => void): Promise<(string | undefined)[]> {
 
 test("one changed rule touches its own row and no other", async () => {
   const { send } = shownAt("/rules", () => {}, { rules: many(300) });
+  await waitFor(() => { expect(rows()).not.toHaveLength(0); });
   expect(await touched(() => { send(messageEvent({ rules: [rule("service-00007", 8n, { applied: 1 })] })); })).toEqual(["service-00007 * stock *"]);
   expect(rows()[7]?.textContent).toContain("1 of 4");
 });
 
 test("what is not about rules touches no row", async () => {
   const { send } = shownAt("/rules", () => {}, { rules: many(300) });
+  await waitFor(() => { expect(rows()).not.toHaveLength(0); });
   expect(await touched(() => { send(messageEvent({ revision: 21n, connectedClients: 5 })); })).toEqual([]);
 });
