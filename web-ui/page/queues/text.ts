@@ -32,6 +32,8 @@ const HELD: Readonly<Record<string, string>> = {
   callee_failing: "the callee fails: one probe per second",
   stop_when: "stop condition",
   no_worker: "no worker",
+  no_credits: "all workers are busy",
+  released: "released by its workers",
   pace: "pace after an outage",
   rate: "rate limit",
   in_flight: "limit of jobs in flight",
@@ -101,9 +103,15 @@ export function settings(queue: Queue): readonly (readonly [string, string])[] {
   return rows.map(([name, value]) => [name, value ?? "default"]);
 }
 
+// Ends whose name does not show who caused them.
+const ENDED: Readonly<Record<string, string>> = {
+  refused: "given up by its worker",
+  lost: "its workers disappeared",
+};
+
 // Why a job ended, or why it waits.
 export function reasonOf(job: Job): string {
-  if (job.ended !== "") return job.ended.replaceAll("_", " ");
+  if (job.ended !== "") return ENDED[job.ended] ?? job.ended.replaceAll("_", " ");
   return job.held === "" ? "" : heldText(job.held);
 }
 
