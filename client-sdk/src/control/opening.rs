@@ -97,7 +97,9 @@ impl Connector {
     ) -> Result<StreamHalves, ConnectError> {
         match tokio::time::timeout(OPEN_WITHIN, self.begin(shared, replica)).await {
             Ok(opened) => opened,
-            Err(_) => Err(ConnectError::Failed(format!("no response within {OPEN_WITHIN:?}"))),
+            Err(_) => Err(ConnectError::Failed(format!(
+                "no response from the control plane within {OPEN_WITHIN:?}"
+            ))),
         }
     }
 

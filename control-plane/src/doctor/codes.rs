@@ -66,7 +66,7 @@ codes! {
         "End it with `damper unkill` after the incident, or let it expire.";
     KILL_NOT_APPLIED = "kill_not_applied", Danger,
         "Connected processes do not apply a kill switch in force: they lack the feature, or reject it.",
-        "Update the SDK there; until then DAMPER_MODE=off or the override file stops them.";
+        "Update the SDK there. Until then restart these processes with DAMPER_MODE=off, or write off to the override file: both stop all their retries.";
 
     // Clients.
     NO_CLIENT_CONNECTED = "no_client_connected", Warning,
@@ -85,7 +85,7 @@ codes! {
         "Several processes report under one instance id; the statistics contain only one of them.",
         "Give each process its own instance id, or leave service.instance.id out.";
     MODE_OVERRIDDEN = "mode_overridden", Warning,
-        "A process overrides the mode of its rules locally, so they do less there than configured.",
+        "A process is set locally to a weaker mode, so its rules are not enforced in full.",
         "Remove DAMPER_MODE or the override file when it is no longer needed.";
     NOT_LIVE = "not_live", Warning,
         "A connected process still runs on the rules of its state file, or without rules.",
@@ -150,7 +150,7 @@ codes! {
         "Check the four names of its key with `damper routes`, or delete it.";
     OBSERVED_FOR_LONG = "observed_for_long", Hint,
         "A rule has been in observe for more than a week.",
-        "Compare its would_ values in `damper stats`, then promote it with `damper rules promote` or delete it.";
+        "Read in `damper stats` what it would have done (would_ values), then promote it with `damper rules promote` or delete it.";
     BREAKER_MODE_GONE = "breaker_mode_gone", Hint,
         "A stored rule sets retry_breaker.mode to adaptive, which no longer exists; the rule uses credit instead.",
         "Read about credit in docs/policy.md, then put the rule again with mode credit or ratio.";

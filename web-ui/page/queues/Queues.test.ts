@@ -68,7 +68,7 @@ test("depth, lateness and the reason for waiting are in the list", async () => {
 
 test("without a job store the queues are listed without figures", async () => {
   shown("/queues", false);
-  expect(await screen.findByText(/This server stores no jobs/)).toBeTruthy();
+  expect(await screen.findByText(/Jobs are disabled on this server/)).toBeTruthy();
   expect(screen.getByRole("link", { name: "stock-later" })).toBeTruthy();
 });
 

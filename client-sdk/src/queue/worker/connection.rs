@@ -126,7 +126,9 @@ impl Connection {
         let opening: Opening = Box::pin(async move {
             match tokio::time::timeout(OPEN_WITHIN, client.work(request)).await {
                 Ok(opened) => Ok(opened?.into_inner()),
-                Err(_) => Err(Status::unavailable(format!("no response within {OPEN_WITHIN:?}"))),
+                Err(_) => Err(Status::unavailable(format!(
+                    "no response from the job server within {OPEN_WITHIN:?}"
+                ))),
             }
         });
         self.state = State::Opening { dial, line, outbox, opening };

@@ -32,7 +32,7 @@ pub(crate) struct RollbackArgs {
     /// Restored revision; 0 is before the first change
     #[arg(long, value_name = "REV")]
     to: u64,
-    /// Only if the resource, or with --all the server, is at this revision
+    /// Roll back only if the resource, with --all the server, is still at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]

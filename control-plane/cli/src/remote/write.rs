@@ -22,7 +22,7 @@ pub(crate) struct WriteArgs {
     /// Reason, recorded in the history
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) reason: String,
-    /// Override the amplification limit of the server; with a --reason
+    /// Exceed the amplification limit of the server; requires --reason
     #[arg(long, requires = "reason")]
     pub(crate) force: bool,
     /// Author of the change [default: the system's user@host]

@@ -431,7 +431,9 @@ impl SledInner {
                         .to_owned(),
                 ));
             }
-            Err(error) => return Err(unavailable(format!("the room on its disk is unknown: {error}"))),
+            Err(error) => {
+                return Err(unavailable(format!("cannot read the free space of the disk: {error}")));
+            }
         }
         let Err(error) = held.write(&write.batch) else { return Ok(()) };
         let reason = format!("writing to its disk failed: {error}");
