@@ -67,6 +67,8 @@ export function ownKey(callee: string) {
 export async function live(page: Page, path: string): Promise<void> {
   await page.goto(path);
   await expect(page.getByTestId("liveness")).toContainText("live");
+  // Without it a server that is stopped next leaves some pages without their code.
+  await expect(page.locator("#main")).toHaveAttribute("data-pages", "loaded");
 }
 
 // Name and reason, required by a server without tokens.
