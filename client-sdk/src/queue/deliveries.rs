@@ -12,7 +12,8 @@ use tonic::Status;
 use super::new_job::pushback;
 use crate::context::Context;
 use crate::headers;
-use crate::options::body_keys::{BodyKeys, BodyPlace};
+use crate::options::body_keys::BodyKeys;
+use crate::options::body_keys::cipher::{BodyPlace, BodyProblem};
 use crate::outcome::verdict;
 use crate::record::report;
 
@@ -75,21 +76,14 @@ impl Delivery {
     ///
     /// # Errors
     /// The body cannot be decrypted.
-    pub(super) fn read(mut wire: v1::Delivery, keys: Option<&BodyKeys>) -> Result<Self, &'static str> {
-        let mut body = std::mem::take(&mut wire.body);
-        if !wire.body_key_id.is_empty() {
-            let job_id = id_of(&wire.job_id).ok_or("its job id is no hexadecimal number")?;
-            let route = wire.route.clone().unwrap_or_default();
-            let place = BodyPlace {
-                queue: &wire.queue,
-                caller_service: &route.caller_service,
-                caller_cluster: &route.caller_cluster,
-                callee_service: &route.callee_service,
-                callee_method: &route.callee_method,
-            };
-            let keys = keys.ok_or("its body is encrypted and this process has no keys")?;
-            body = keys.open(place, &wire.body_key_id, &job_id, &body)?;
-        }
+    pub(super) fn read(mut wire: v1::Delivery, keys: Option<&BodyKeys>) -> Result<Self, BodyProblem> {
+        let body = std::mem::take(&mut wire.body);
+        let body = match keys {
+            Some(keys) if wire.body_key_id.is_empty() => keys.admit_plain(body)?,
+            Some(keys) => decrypted(&wire, &body, keys)?,
+            None if wire.body_key_id.is_empty() => body,
+            None => return Err(BodyProblem::NoKeys(wire.body_key_id)),
+        };
         Ok(Self { wire, body: body.into() })
     }
 
@@ -270,6 +264,16 @@ fn failure_of(status: &Status, context: &Context) -> Failure {
         Verdict::Failure(failure) => Failure { no_more_retry: failure.no_more_retry || is_final, ..failure },
         _ => Failure { no_more_retry: is_final, ..Failure::new(code) },
     }
+}
+
+/// Returns the plain body of a delivery.
+fn decrypted(wire: &v1::Delivery, body: &[u8], keys: &BodyKeys) -> Result<Vec<u8>, BodyProblem> {
+    let v1::RouteKey { caller_service, caller_cluster, callee_service, callee_method } =
+        &wire.route.clone().unwrap_or_default();
+    let place =
+        BodyPlace { queue: &wire.queue, caller_service, caller_cluster, callee_service, callee_method };
+    let job_id = id_of(&wire.job_id).ok_or(BodyProblem::Foreign)?;
+    keys.open(place, &wire.body_key_id, &job_id, body)
 }
 
 /// Returns the bytes of a job id.

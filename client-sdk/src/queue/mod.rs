@@ -28,6 +28,9 @@
 //! A handler must bear a repeat: the worker may end after the work is done and before Damper knows it.
 //! [`Delivery::call_id`] is equal on all attempts.
 //!
+//! With [`BodyKeys`] in the [options](crate::Options::body_keys) bodies are encrypted before they leave the
+//! process. The control plane can neither read a body nor exchange it for another.
+//!
 //! Without a control plane ([`Damper::off`](crate::Damper::off), `Damper::fixed`) nothing is submitted and no
 //! worker starts.
 
@@ -57,7 +60,7 @@ use self::dial::{Dial, ToReplicas};
 use self::hand_over::HandOvers;
 use self::link::Link;
 use crate::options::Settings;
-use crate::options::body_keys::{BodyPlace, SealedBody};
+use crate::options::body_keys::cipher::{BodyPlace, SealedBody};
 use crate::routes::Runtime;
 
 /// Time that a shutdown waits for workers beyond their drain time.

@@ -44,6 +44,8 @@ pub(super) enum Arrival {
     Begin,
     /// Release it, for this reason.
     Release(&'static str),
+    /// Its body cannot be read.
+    Unreadable,
     /// It was delivered before.
     Known,
 }
@@ -89,8 +91,8 @@ impl Leases {
         more
     }
 
-    /// Records a delivery. One that begins takes a slot; `blocked` is a reason not to begin.
-    pub(super) fn arrived(&mut self, lease: &LeaseId, blocked: Option<&'static str>) -> Arrival {
+    /// Records a delivery. One that begins takes a slot.
+    pub(super) fn arrived(&mut self, lease: &LeaseId, is_readable: bool) -> Arrival {
         self.credits = self.credits.saturating_sub(1);
         if self.held.contains_key(lease) {
             return Arrival::Known;
@@ -101,8 +103,8 @@ impl Leases {
         if self.busy >= self.slots {
             return Arrival::Release("no_slot");
         }
-        if let Some(why) = blocked {
-            return Arrival::Release(why);
+        if !is_readable {
+            return Arrival::Unreadable;
         }
         self.busy += 1;
         self.held.insert(lease.clone(), Held::Running);
@@ -121,8 +123,8 @@ impl Leases {
         Some(v1::Settle { lease: lease.clone(), how: Some(how) })
     }
 
-    /// Records a delivery that does not begin. Returns the message.
-    pub(super) fn released(&mut self, lease: &LeaseId, how: How) -> v1::Settle {
+    /// Records how a delivery ends that does not begin. Returns the message.
+    pub(super) fn ended_at_once(&mut self, lease: &LeaseId, how: How) -> v1::Settle {
         let message = settle(lease, &how);
         self.held.insert(lease.clone(), Held::Settling(how));
         message
@@ -196,7 +198,7 @@ mod tests {
                     0 | 1 if leases.credits > 0 => {
                         let lease = next.to_be_bytes().to_vec();
                         next += 1;
-                        assert_eq!(leases.arrived(&lease, None), Arrival::Begin, "a credit is a free slot");
+                        assert_eq!(leases.arrived(&lease, true), Arrival::Begin, "a credit is a free slot");
                         running.push(lease);
                     }
                     2 if !running.is_empty() => {
@@ -223,7 +225,7 @@ mod tests {
     #[test]
     fn slot_of_a_lost_lease_is_free_when_its_handler_has_ended() {
         let mut leases = begun(1);
-        assert_eq!(leases.arrived(&lease(1), None), Arrival::Begin);
+        assert_eq!(leases.arrived(&lease(1), true), Arrival::Begin);
         assert!(leases.lost(&lease(1)));
         assert_eq!((leases.grant(), leases.running(), leases.busy()), (0, 0, 1));
         leases.free_slot();
@@ -234,11 +236,11 @@ mod tests {
     #[test]
     fn delivery_beyond_the_slots_is_released() {
         let mut leases = begun(1);
-        assert_eq!(leases.arrived(&lease(1), None), Arrival::Begin);
-        assert_eq!(leases.arrived(&lease(1), None), Arrival::Known);
-        assert_eq!(leases.arrived(&lease(2), None), Arrival::Release("no_slot"));
+        assert_eq!(leases.arrived(&lease(1), true), Arrival::Begin);
+        assert_eq!(leases.arrived(&lease(1), true), Arrival::Known);
+        assert_eq!(leases.arrived(&lease(2), true), Arrival::Release("no_slot"));
         leases.stop();
-        assert_eq!(leases.arrived(&lease(3), None), Arrival::Release("shutdown"));
+        assert_eq!(leases.arrived(&lease(3), true), Arrival::Release("shutdown"));
         leases.free_slot();
         assert_eq!(leases.grant(), 0, "it stops");
     }
@@ -246,8 +248,8 @@ mod tests {
     #[test]
     fn unconfirmed_ends_are_repeated_until_they_are_confirmed() {
         let mut leases = begun(2);
-        leases.arrived(&lease(1), None);
-        leases.arrived(&lease(2), None);
+        leases.arrived(&lease(1), true);
+        leases.arrived(&lease(2), true);
         leases.free_slot();
         let message = leases.ended(&lease(2), done()).unwrap();
         assert_eq!(leases.ended(&lease(2), done()), None, "it ends once");

@@ -98,8 +98,10 @@ pub struct WorkerStats {
     pub failed: u64,
     /// Deliveries that were returned without an attempt.
     pub released: u64,
-    /// Jobs that a handler gave up.
+    /// Jobs that a handler gave up, or whose body does not authenticate.
     pub dead: u64,
+    /// Deliveries whose body could not be decrypted: released, or dead. See [`BodyKeys`](super::BodyKeys).
+    pub unreadable: u64,
     /// Handlers that were cancelled: the job was cancelled, or another worker has it.
     pub cancelled: u64,
     /// Deliveries that ended after another worker got the job.
@@ -256,6 +258,7 @@ impl WorkerBuilder {
             handlers: Handlers::default(),
             shared: Arc::clone(&shared),
             warned: None,
+            warned_of_body: None,
         };
         let (stop, own) = watch::channel(false);
         let (running, ended) = watch::channel(());

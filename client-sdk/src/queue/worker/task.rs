@@ -25,6 +25,7 @@ use super::leases::{Arrival, LeaseId, Leases};
 use super::{Handler, Limits, StopSignal, WorkerShared};
 use crate::background::clock::Clock;
 use crate::options::body_keys::BodyKeys;
+use crate::options::body_keys::cipher::BodyProblem;
 use crate::queue::deliveries::{Delivery, Handled};
 
 /// Interval of the signs of life.
@@ -33,11 +34,9 @@ const ALIVE_EVERY: Duration = Duration::from_secs(5);
 const MAX_EVENTS: usize = 256;
 /// Time for handlers to end after they were cancelled.
 const CANCEL_WITHIN: Duration = Duration::from_secs(1);
-/// Reason to release a delivery whose body cannot be decrypted.
+/// Reason to release a delivery whose body other workers may be able to decrypt.
 const BODY_KEY: &str = "body_key";
-/// Time for which the worker gets no such jobs: other workers may have the key.
-const BODY_KEY_WAIT: Duration = Duration::from_secs(60);
-/// Interval between warnings of the same outage.
+/// Interval between warnings of the same outage, and of bodies that cannot be read.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) struct WorkerTask {
@@ -53,6 +52,8 @@ pub(super) struct WorkerTask {
     pub(super) shared: Arc<WorkerShared>,
     /// Time of the last warning of the present outage.
     pub(super) warned: Option<Instant>,
+    /// Time of the last warning of a body that cannot be read.
+    pub(super) warned_of_body: Option<Instant>,
 }
 
 /// The handlers that run.
@@ -151,26 +152,42 @@ impl WorkerTask {
     }
 
     fn arrived(&mut self, delivery: v1::Delivery, arrived: &mut Vec<Delivery>) {
-        let lease = delivery.lease.clone();
+        let (lease, job_id) = (delivery.lease.clone(), delivery.job_id.clone());
         let delivery = Delivery::read(delivery, self.keys.as_ref());
-        let blocked = delivery.as_ref().err().map(|_| BODY_KEY);
-        match (self.leases.arrived(&lease, blocked), delivery) {
+        match (self.leases.arrived(&lease, delivery.is_ok()), delivery) {
             (Arrival::Begin, Ok(delivery)) => {
                 self.shared.update(|stats| stats.begun += 1);
                 arrived.push(delivery);
             }
-            (Arrival::Known | Arrival::Begin, _) => {}
-            (Arrival::Release(why), delivery) => {
-                if let Err(problem) = delivery {
-                    tracing::warn!(queue = self.queue, problem, "job cannot be decrypted; released");
-                }
-                let not_before = (why == BODY_KEY).then_some(BODY_KEY_WAIT);
-                let handled = Handled::Released { why, not_before };
-                self.shared.count(&handled);
-                let end = self.leases.released(&lease, handled.into_wire(Duration::ZERO));
-                self.connection.send(FromUs::Settle(end));
+            (Arrival::Release(why), _) => {
+                self.end_at_once(&lease, Handled::Released { why, not_before: None });
             }
+            (Arrival::Unreadable, Err(problem)) => self.unreadable(&lease, &job_id, &problem),
+            (Arrival::Known | Arrival::Begin | Arrival::Unreadable, _) => {}
         }
+    }
+
+    /// Ends a delivery whose body cannot be read.
+    fn unreadable(&mut self, lease: &LeaseId, job_id: &str, problem: &BodyProblem) {
+        let queue = &self.queue;
+        if self.warned_of_body.is_some_and(|at| at.elapsed() < WARN_EVERY) {
+            tracing::debug!(queue, job_id, %problem, "job not begun");
+        } else {
+            self.warned_of_body = Some(Instant::now());
+            tracing::warn!(queue, job_id, %problem, "job not begun; further ones are logged once a minute");
+        }
+        self.shared.update(|stats| stats.unreadable += 1);
+        // A lane without any job for this worker is taken from it for longer and longer.
+        let released = Handled::Released { why: BODY_KEY, not_before: None };
+        let is_final = matches!(problem, BodyProblem::Foreign);
+        self.end_at_once(lease, if is_final { Handled::Dead(problem.to_string()) } else { released });
+    }
+
+    /// Ends a delivery that does not begin.
+    fn end_at_once(&mut self, lease: &LeaseId, handled: Handled) {
+        self.shared.count(&handled);
+        let end = self.leases.ended_at_once(lease, handled.into_wire(Duration::ZERO));
+        self.connection.send(FromUs::Settle(end));
     }
 
     /// Begins the handler of a delivery.
