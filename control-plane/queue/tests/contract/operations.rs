@@ -27,6 +27,8 @@ pub(crate) struct World {
     /// Leases given so far: job, delivery, token, keeper.
     given: Vec<(JobId, u32, u64, ServerId)>,
     next_id: u64,
+    /// Submits ids again that are known.
+    repeats_ids: bool,
 }
 
 impl World {
@@ -42,7 +44,7 @@ impl World {
             lane("mails", "eu", "stock.Stock/Reserve"),
         ];
         let now = Wall(1_700_000_000_000);
-        Self { rng: Rng::with_seed(seed), now, lanes, given: Vec::new(), next_id: 0 }
+        Self { rng: Rng::with_seed(seed), now, lanes, given: Vec::new(), next_id: 0, repeats_ids: true }
     }
 
     /// Returns the next batch. The more operations, the more of them meet in one commit.
@@ -80,9 +82,11 @@ impl World {
         (count > 0).then(|| *model.jobs.keys().nth(self.rng.usize(0..count)).expect("in range"))
     }
 
-    /// Draws ids that no other world draws.
+    /// Draws ids that no other world draws, each once: another server may delete a known job at any time,
+    /// and its deliveries would begin again.
     pub(crate) fn numbered(mut self, number: u64) -> Self {
         self.next_id = number << 32;
+        self.repeats_ids = false;
         self
     }
 
@@ -111,7 +115,7 @@ impl World {
 
     pub(crate) fn submission(&mut self, model: &Model) -> (Record, Body) {
         let id = match self.rng.u32(0..10) {
-            0 => self.known_id(model).unwrap_or_else(|| self.new_id()),
+            0 if self.repeats_ids => self.known_id(model).unwrap_or_else(|| self.new_id()),
             _ => self.new_id(),
         };
         let key = match self.rng.u32(0..20) {
