@@ -99,6 +99,8 @@ test.describe("a server that is gone", () => {
   test("is reported on every page, next to the known data", async ({ page, served, api }) => {
     await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE } } });
     await live(page, "/");
+    // Each page has its code in a file of its own.
+    await expect(page.locator("#main")).toHaveAttribute("data-pages", "loaded");
     await served.kill();
     await expect(page.getByText("Disconnected.")).toBeVisible();
     for (const [name, words] of FAILING) {
