@@ -8,7 +8,7 @@ use crate::output::figures::{age, now};
 use crate::output::{printable, show};
 use crate::remote::client::Client;
 use crate::remote::session::Session;
-use crate::remote::write::user_at_host;
+use crate::remote::write::author_or_user;
 
 /// Commands of the store.
 #[derive(Debug, Subcommand)]
@@ -57,7 +57,7 @@ pub(crate) async fn run(session: &Session, command: StoreCommand) -> Result<(), 
     };
     let options = v1::WriteOptions {
         reason: args.reason,
-        author: args.author.filter(|said| !said.is_empty()).unwrap_or_else(user_at_host),
+        author: author_or_user(args.author),
         validate_only: args.dry_run,
         ..v1::WriteOptions::default()
     };

@@ -43,7 +43,7 @@ impl WriteArgs {
             request_id: self.request_id.clone(),
             reason: self.reason.clone(),
             force: self.force,
-            author: self.author.clone().filter(|variable| !variable.is_empty()).unwrap_or_else(user_at_host),
+            author: author_or_user(self.author.clone()),
             ..v1::WriteOptions::default()
         }
     }
@@ -64,8 +64,13 @@ impl WriteArgs {
     }
 }
 
+/// Returns the given author; the user of the system if there is none, or an empty one from the environment.
+pub(crate) fn author_or_user(given: Option<String>) -> String {
+    given.filter(|author| !author.is_empty()).unwrap_or_else(user_at_host)
+}
+
 /// Returns the user who runs the command.
-pub(crate) fn user_at_host() -> String {
+fn user_at_host() -> String {
     let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let user = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(variable);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")

@@ -11,7 +11,7 @@ use crate::output::figures::many;
 use crate::output::{printable, show};
 use crate::remote::client::Client;
 use crate::remote::session::Session;
-use crate::remote::write::user_at_host;
+use crate::remote::write::author_or_user;
 
 /// Arguments of the commands that change jobs.
 #[derive(Args, Debug)]
@@ -71,11 +71,10 @@ async fn change(
 ) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let filter = args.filter.wire(&args.jobs)?;
-    let author = args.author.filter(|variable| !variable.is_empty()).unwrap_or_else(user_at_host);
     let options = v1::WriteOptions {
         validate_only: args.dry_run,
         reason: args.reason,
-        author,
+        author: author_or_user(args.author),
         ..v1::WriteOptions::default()
     };
     let mut all = v1::ChangeJobsResponse::default();

@@ -9,7 +9,7 @@ use damper_proto::v1;
 
 use crate::error::CliError;
 use crate::remote::session::Session;
-use crate::remote::write::user_at_host;
+use crate::remote::write::author_or_user;
 
 /// Commands of tokens.
 #[derive(Debug, Subcommand)]
@@ -54,7 +54,7 @@ impl ChangeArgs {
             validate_only: self.dry_run,
             request_id: self.request_id.clone(),
             reason: self.reason.clone(),
-            author: self.author.clone().filter(|said| !said.is_empty()).unwrap_or_else(user_at_host),
+            author: author_or_user(self.author.clone()),
             ..v1::WriteOptions::default()
         }
     }
