@@ -246,6 +246,13 @@ impl Pending {
     fn take(&self) -> bool {
         move_on(&self.stage, TAKEN)
     }
+
+    /// Refuses the proposal unless the proposer has withdrawn it.
+    fn refuse(self, refusal: &ProposeError) {
+        if self.take() {
+            let _ = self.reply.send(Err(refusal.clone()));
+        }
+    }
 }
 
 fn move_on(stage: &AtomicU8, to: u8) -> bool {

@@ -68,17 +68,21 @@ impl Queues {
         self.urgent.waiting().or_else(|| self.ordinary.waiting())
     }
 
-    /// Returns the last one to the head of its queue.
-    fn put_back(&mut self, pending: Pending) {
-        let queue = if pending.proposal.is_urgent() { &mut self.urgent } else { &mut self.ordinary };
-        debug_assert!(queue.left_over.is_none(), "it was the first of its queue");
-        queue.left_over = Some(pending);
+    fn queue_of(&mut self, pending: &Pending) -> &mut Queue {
+        if pending.proposal.is_urgent() { &mut self.urgent } else { &mut self.ordinary }
     }
 }
 
 impl Queue {
     fn waiting(&mut self) -> Option<Pending> {
         self.left_over.take().or_else(|| self.receiver.try_recv().ok())
+    }
+
+    /// Refuses all that waits, so that none waits for its own timeout.
+    fn refuse(&mut self, refusal: &ProposeError) {
+        while let Some(pending) = self.waiting() {
+            pending.refuse(refusal);
+        }
     }
 }
 
@@ -111,9 +115,13 @@ impl Task {
                 refuse_waiting(&mut proposals, Some(first), &as_certain(&refusal_of(error)));
                 continue;
             }
+            let is_urgent = first.proposal.is_urgent();
             let batch = gather(first, &mut proposals);
-            if let Err(refusal) = self.settle(batch).await {
-                refuse_waiting(&mut proposals, None, &refusal);
+            match self.settle(batch).await {
+                Err(refusal) if is_urgent => refuse_waiting(&mut proposals, None, &refusal),
+                // A store that has no room for these may have room for the urgent ones.
+                Err(refusal) => proposals.ordinary.refuse(&refusal),
+                Ok(()) => {}
             }
         }
     }
@@ -241,18 +249,20 @@ impl Task {
     }
 }
 
-/// Gathers the first proposal and those behind it that fit one batch.
+/// Gathers the first proposal and those behind it in its queue that fit one batch. A full store refuses an
+/// ordinary proposal with its whole batch, so urgent ones are never in the same.
 fn gather(first: Pending, proposals: &mut Queues) -> Vec<Pending> {
+    let queue = proposals.queue_of(&first);
     let (mut edits, mut bytes) = first.proposal.weight();
     let mut batch = Vec::new();
     if first.take() {
         batch.push(first);
     }
     while batch.len() < MAX_CHANGES_PER_COMMIT {
-        let Some(next) = proposals.waiting() else { break };
+        let Some(next) = queue.waiting() else { break };
         let (more_edits, more_bytes) = next.proposal.weight();
         if edits + more_edits > BATCH_EDITS || bytes + more_bytes > BATCH_BYTES {
-            proposals.put_back(next);
+            queue.left_over = Some(next);
             break;
         }
         if next.take() {
@@ -271,15 +281,13 @@ fn answer(batch: Vec<Pending>, answers: Vec<Result<Committed, ProposeError>>) {
     }
 }
 
-/// Refuses all waiting proposals, so that none waits for its own timeout.
+/// Refuses all waiting proposals and this first one.
 fn refuse_waiting(proposals: &mut Queues, first: Option<Pending>, refusal: &ProposeError) {
-    let mut next = first.or_else(|| proposals.waiting());
-    while let Some(pending) = next {
-        if pending.take() {
-            let _ = pending.reply.send(Err(refusal.clone()));
-        }
-        next = proposals.waiting();
+    if let Some(first) = first {
+        first.refuse(refusal);
     }
+    proposals.urgent.refuse(refusal);
+    proposals.ordinary.refuse(refusal);
 }
 
 /// Returns the same error for proposals that were not sent to the store.

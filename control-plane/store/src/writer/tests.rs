@@ -446,6 +446,8 @@ async fn planner_sees_changes_of_another_writer() {
 /// A store of which nothing can be read at first, and then only when it is let.
 #[derive(Default)]
 struct Slow {
+    /// Writes kills and removals only.
+    is_full: bool,
     loads: AtomicUsize,
     readable: tokio::sync::Notify,
     committed: Mutex<Vec<Change>>,
@@ -470,6 +472,10 @@ impl Store for Slow {
     }
 
     async fn commit(&self, _: u64, changes: &[Change]) -> Result<(), StoreError> {
+        let mut edits = changes.iter().flat_map(|change| &change.edits);
+        if self.is_full && !crate::is_urgent(edits.by_ref().map(|edit| (&*edit.key, edit.value.as_ref()))) {
+            return Err(StoreError::Unavailable { reason: "full".to_owned() });
+        }
         self.committed.lock().unwrap().extend_from_slice(changes);
         Ok(())
     }
@@ -527,6 +533,28 @@ async fn a_kill_is_written_before_large_proposals_that_wait() {
     assert_eq!(kill.unwrap().revision, 1);
     let others = [first, second, third].map(|done| done.unwrap().revision);
     assert_eq!(others, [2, 3, 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn kills_around_a_refused_rule_are_written() {
+    let store = Arc::new(Slow { is_full: true, ..Slow::default() });
+    let writer = Writer::spawn(store.clone(), WriterConfig::default()).0;
+    let kill = |key: &str| ProposedEdit { key: key.to_owned(), ..edit("", Some("1"), None) };
+    let put = |edit| writer.propose(proposal(vec![edit]));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let let_read = async { store.readable.notify_one() };
+    let (first, rule, last, ()) =
+        tokio::join!(put(kill("kills/a")), put(kill("rules/a")), put(kill("kills/b")), let_read);
+    assert!(matches!(rule, Err(ProposeError::Unavailable { .. })), "{rule:?}");
+    assert_eq!([first, last].map(|kill| kill.unwrap().revision), [1, 2]);
+    // A kill that arrives between the refusal of a rule and its answer.
+    let behind = async {
+        tokio::task::yield_now().await;
+        put(kill("kills/c")).await
+    };
+    let (rule, kill) = tokio::join!(put(kill("rules/b")), behind);
+    assert!(matches!(rule, Err(ProposeError::Unavailable { .. })), "{rule:?}");
+    assert_eq!(kill.unwrap().revision, 3);
 }
 
 #[tokio::test(start_paused = true)]
