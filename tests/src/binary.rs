@@ -15,12 +15,13 @@ pub fn damper() -> &'static Path {
 
 fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let arguments = ["build", "--quiet", "--package", "damper-cli", "--bin", "damper"];
-    let built = Command::new(cargo).args(arguments).status().expect("cargo can be started");
-    assert!(built.success(), "the damper binary must build");
     // This test's own binary lies in <target>/<profile>/deps.
     let own = std::env::current_exe().expect("a test has a path");
     let profile = own.ancestors().nth(2).expect("a test lies in a build folder");
+    let optimised = profile.ends_with("release").then_some("--release");
+    let arguments = ["build", "--quiet", "--package", "damper-cli", "--bin", "damper"];
+    let built = Command::new(cargo).args(arguments).args(optimised).status().expect("cargo can be started");
+    assert!(built.success(), "the damper binary must build");
     profile.join(format!("damper{}", std::env::consts::EXE_SUFFIX))
 }
 

@@ -17,6 +17,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
 use super::fault::Switch;
+use super::kept::{Kept, QUEUE};
 use super::ledger::{LAYERS, Ledger};
 use super::report::Fates;
 use super::services::{Gateway, Inventory, Orders, ServiceContext, Stock};
@@ -89,6 +90,7 @@ pub(super) struct Surroundings {
     pub(super) control_plane: SocketAddr,
     pub(super) ledger: Arc<Ledger>,
     pub(super) fault: Arc<Switch>,
+    pub(super) kept: Arc<Kept>,
 }
 
 #[derive(Debug)]
@@ -183,7 +185,7 @@ async fn serve(
     let damper = Damper::connect(options)?;
     let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into())?.with_nodelay(Some(true));
     let address = incoming.local_addr()?;
-    let ledger = surroundings.ledger;
+    let Surroundings { ledger, fault, kept, .. } = surroundings;
     let desk = ServiceContext { ledger, layer };
     let mut server = Server::builder().layer(damper.server_layer());
     let router = match (layer, below) {
@@ -195,11 +197,12 @@ async fn serve(
             desk,
             inventory: InventoryClient::new(next(&damper, "inventory", below)?),
         })),
-        (2, Some(below)) => server.add_service(InventoryServer::new(Inventory {
-            desk,
-            stock: StockClient::new(next(&damper, "stock", below)?),
-        })),
-        _ => server.add_service(StockServer::new(Stock { desk, fault: surroundings.fault })),
+        (2, Some(below)) => {
+            damper.worker(QUEUE).forward("stock", channel(below)?).start()?;
+            let stock = StockClient::new(next(&damper, "stock", below)?);
+            server.add_service(InventoryServer::new(Inventory { desk, kept, stock }))
+        }
+        _ => server.add_service(StockServer::new(Stock { desk, kept, fault })),
     };
     damper.ready(READY_WITHIN).await?;
     // A demo that timed out stops its services through `stop`.
@@ -214,6 +217,9 @@ async fn serve(
 }
 
 fn next(damper: &Damper, service: &str, address: SocketAddr) -> anyhow::Result<Next> {
-    let channel = Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
-    Ok(damper.client_layer(service)?.layer(channel))
+    Ok(damper.client_layer(service)?.layer(channel(address)?))
+}
+
+fn channel(address: SocketAddr) -> anyhow::Result<Channel> {
+    Ok(Endpoint::from_shared(format!("http://{address}"))?.connect_lazy())
 }

@@ -7,6 +7,7 @@
 
 mod chain;
 mod fault;
+mod kept;
 mod ledger;
 mod load;
 mod operator;
@@ -32,6 +33,7 @@ use tonic::transport::server::TcpIncoming;
 
 use self::chain::{Chain, Surroundings};
 use self::fault::{Share, Switch};
+use self::kept::Kept;
 use self::ledger::{LAYERS, Ledger};
 use self::load::Load;
 use self::operator::Operator;
@@ -137,7 +139,8 @@ async fn demo(args: RunArgs) -> anyhow::Result<()> {
     ));
     introduce(&announcer, &args, control_plane.address, control);
 
-    let surroundings = Surroundings { control_plane: control_plane.address, ledger, fault };
+    let kept = Arc::<Kept>::default();
+    let surroundings = Surroundings { control_plane: control_plane.address, ledger, fault, kept };
     let played = play_scenario(&args, surroundings, announcer, &mut printing).await;
     stop.send_replace(true);
     tasks.join_all().await.into_iter().collect::<anyhow::Result<()>>()?;
@@ -157,10 +160,13 @@ async fn play_scenario(
     announcer: Announcer,
     printing: &mut JoinHandle<io::Result<()>>,
 ) -> anyhow::Result<()> {
+    let mut operator = Operator::connect(surroundings.control_plane).await?;
+    operator.put_queue().await?;
     let chain = Chain::start(&surroundings).await?;
     let stage = Stage {
-        operator: Operator::connect(surroundings.control_plane).await?,
+        operator,
         callers: chain.callers(),
+        kept: surroundings.kept,
         ledger: Arc::clone(&surroundings.ledger),
         fault: surroundings.fault,
         announcer,

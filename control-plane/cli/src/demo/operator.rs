@@ -11,15 +11,19 @@ use anyhow::{Context as _, bail, ensure};
 use damper_core::RouteKey;
 use damper_proto::manifest::{self, Manifest};
 use damper_proto::v1::fleet_client::FleetClient;
+use damper_proto::v1::queues_client::QueuesClient;
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{
-    ApplyRulesRequest, Client, ListClientsRequest, RuleChange, WriteOptions, apply_rules_request, rule_change,
+    ApplyRulesRequest, Client, ListClientsRequest, PutQueueRequest, RuleChange, WriteOptions,
+    apply_rules_request, rule_change,
 };
 use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
 
 use super::chain::Hop;
 use super::ledger::LAYERS;
+
+const QUEUE: &str = include_str!("../../demo/queue.yaml");
 
 const ASK_EVERY: Duration = Duration::from_millis(1);
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
@@ -29,6 +33,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 pub(super) struct Operator {
     rules: RulesClient<Channel>,
     fleet: FleetClient<Channel>,
+    queues: QueuesClient<Channel>,
 }
 
 /// A change and its acknowledgements.
@@ -52,7 +57,28 @@ impl Operator {
             .connect()
             .await
             .context("no response from the demo's control plane")?;
-        Ok(Self { rules: RulesClient::new(channel.clone()), fleet: FleetClient::new(channel) })
+        Ok(Self {
+            rules: RulesClient::new(channel.clone()),
+            fleet: FleetClient::new(channel.clone()),
+            queues: QueuesClient::new(channel),
+        })
+    }
+
+    /// Creates the queue of the demo.
+    pub(super) async fn put_queue(&mut self) -> anyhow::Result<()> {
+        let documents = manifest::parse(QUEUE)?.into_iter().map(|document| document.manifest);
+        for manifest in documents {
+            let Manifest::Queue(queue) = manifest else { bail!("a document is not a queue") };
+            let options = WriteOptions {
+                reason: "demo: orders that stock did not take".to_owned(),
+                author: "demo".to_owned(),
+                ..WriteOptions::default()
+            };
+            let request =
+                PutQueueRequest { queue: Some(queue), options: Some(options), ..Default::default() };
+            self.queues.put_queue(request).await?;
+        }
+        Ok(())
     }
 
     /// Applies a manifest, all or nothing, and returns the revision.

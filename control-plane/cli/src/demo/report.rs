@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::chain::HOPS;
+use super::kept::KeptOrders;
 use super::ledger::{LAYERS, Second, Sums};
 use super::operator::Applied;
 
@@ -32,6 +33,7 @@ pub(super) struct Report {
     pub(super) phases: Vec<Phase>,
     pub(super) governed: Option<Governed>,
     pub(super) healed: Option<Healed>,
+    pub(super) kept: Option<KeptReport>,
     pub(super) prediction: Option<Prediction>,
 }
 
@@ -99,6 +101,15 @@ pub(super) struct Healed {
     pub(super) first_retry_after_s: Option<f64>,
     /// Requests started after a window.
     pub(super) after_window_success_percent: Option<f64>,
+}
+
+/// Orders kept during an outage.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct KeptReport {
+    #[serde(flatten)]
+    pub(super) orders: KeptOrders,
+    /// From the recovery of stock to the last delivery.
+    pub(super) delivered_after_s: f64,
 }
 
 /// Predicted and measured effect of the naive rules.

@@ -1,4 +1,5 @@
-//! The scenario: healthy; an outage with naive retries; the same outage with governed rules; recovery.
+//! The scenario: healthy; an outage with naive retries; the same outage with governed rules; recovery; an
+//! outage whose orders wait in a durable queue.
 //!
 //! The scenes run on a fixed schedule against the running chain, without simulation: rules change through the
 //! admin API, faults through the switch. With `--observe` the naive rules first run in observe mode during
@@ -7,14 +8,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use damper_core::RetryBreaker;
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout};
 
 use super::chain::{Callers, HOPS};
 use super::fault::{Share, Switch};
+use super::kept::Kept;
 use super::ledger::{LAYERS, Ledger, Sums};
 use super::operator::{Applied, Operator, max_attempts};
-use super::report::{self, Apply, Fates, Governed, Healed, Phase, Prediction, Report};
+use super::report::{self, Apply, Fates, Governed, Healed, KeptReport, Phase, Prediction, Report};
 use super::terminal::Announcer;
 
 const NAIVE: &str = include_str!("../../demo/naive.yaml");
@@ -28,6 +31,9 @@ const GOVERNED_AFTER_WINDOW: Duration = Duration::from_secs(4);
 /// Time of the recovery after the window: some of the rare faults must fall into it.
 const HEALED_AFTER_WINDOW: Duration = Duration::from_secs(8);
 
+/// Time within which stock takes all kept orders after its recovery.
+const DELIVERED_WITHIN: Duration = Duration::from_secs(60);
+
 /// Lines between two headings in the endless part.
 const LINES_PER_HEAD: u64 = 30;
 
@@ -37,6 +43,7 @@ pub(super) struct Stage {
     pub(super) callers: Callers,
     pub(super) ledger: Arc<Ledger>,
     pub(super) fault: Arc<Switch>,
+    pub(super) kept: Arc<Kept>,
     pub(super) operator: Operator,
     pub(super) announcer: Announcer,
 }
@@ -48,6 +55,7 @@ pub(super) struct Scenario {
     scenes: Vec<Scene>,
     played: Vec<Played>,
     governed: Option<(Applied, usize)>,
+    kept: Option<KeptReport>,
     origin: Instant,
 }
 
@@ -60,6 +68,8 @@ struct Scene {
     rules: Option<&'static str>,
     fault: Share,
     seconds: u64,
+    /// Inventory hands over orders that stock does not take.
+    hands_over: bool,
     /// Closing line of the scene.
     closing: fn(&Sums) -> String,
 }
@@ -89,7 +99,7 @@ impl Scenario {
     }
 
     fn of(stage: Stage, scenes: Vec<Scene>) -> Self {
-        Self { stage, scenes, played: Vec::new(), governed: None, origin: Instant::now() }
+        Self { stage, scenes, played: Vec::new(), governed: None, kept: None, origin: Instant::now() }
     }
 
     /// Applies the first rules and begins the first stretch; the load may start then.
@@ -153,6 +163,7 @@ impl Scenario {
         }
         let fates_before = self.stage.callers.fates();
         self.stage.fault.set(scene.fault);
+        self.stage.kept.set_hands_over(scene.hands_over);
         let began = Instant::now();
         let stretch = self.stage.ledger.begin(began);
         self.stage.announcer.columns();
@@ -163,6 +174,34 @@ impl Scenario {
         self.stage.announcer.closing(stretch, scene.closing);
         let fates = report::since(&fates_before, &self.stage.callers.fates());
         self.played.push(Played { scene, stretch, fates });
+        if scene.hands_over { self.deliver_kept().await } else { Ok(()) }
+    }
+
+    /// Lets stock recover and waits until it has taken every kept order; prints their number each second.
+    async fn deliver_kept(&mut self) -> anyhow::Result<()> {
+        let Stage { kept, fault, announcer, .. } = &self.stage;
+        kept.set_hands_over(false);
+        let waiting = kept.figures();
+        announcer.text(format!(
+            "stock recovers: {} orders wait in the queue, {} deliveries failed meanwhile.",
+            waiting.kept - waiting.delivered,
+            waiting.failed_deliveries,
+        ));
+        fault.set(Share::NONE);
+        let began = Instant::now();
+        let all = loop {
+            match timeout(Duration::from_secs(1), kept.delivered()).await {
+                Ok(all) => break all,
+                Err(_) => announcer.text(format!("  {:>6} delivered", kept.figures().delivered)),
+            }
+            ensure!(began.elapsed() < DELIVERED_WITHIN, "not all kept orders arrived: {:?}", kept.figures());
+        };
+        let delivered_after_s = began.elapsed().as_secs_f64();
+        announcer.text(format!(
+            "  => {} orders kept, all delivered {delivered_after_s:.1} s after the recovery of stock",
+            all.kept
+        ));
+        self.kept = Some(KeptReport { orders: all, delivered_after_s });
         Ok(())
     }
 
@@ -217,6 +256,7 @@ impl Scenario {
             apply,
             governed: sums_of("governed").map(|sums| Governed::of(&sums, window())),
             healed: sums_of("healed").map(|sums| Healed::of(&sums, window())),
+            kept: self.kept,
             prediction: self.prediction(&phases)?,
             phases,
         })
@@ -247,6 +287,7 @@ fn scenes(seconds: u64, observe: bool) -> Vec<Scene> {
         rules: None,
         fault: Share::NONE,
         seconds,
+        hands_over: false,
         closing: amplification,
     };
     let observed = Scene {
@@ -274,6 +315,7 @@ fn scenes(seconds: u64, observe: bool) -> Vec<Scene> {
         fault: Share::ALL,
         seconds: beyond_window(GOVERNED_AFTER_WINDOW),
         closing: governed_closing,
+        ..healthy
     };
     let healed = Scene {
         name: "healed",
@@ -285,7 +327,17 @@ fn scenes(seconds: u64, observe: bool) -> Vec<Scene> {
         closing: healed_closing,
         ..healthy
     };
-    let all = [Some(healthy), observe.then_some(observed), Some(naive), Some(governed), Some(healed)];
+    let queued = Scene {
+        name: "queue",
+        headline: "stock fails every call again; inventory keeps its orders",
+        text: "Inventory hands a failed order over to a durable queue and accepts it. The queue holds the\n\
+               orders of a failing service: one delivery per second tests whether it is back.",
+        fault: Share::ALL,
+        hands_over: true,
+        ..healthy
+    };
+    let observed = observe.then_some(observed);
+    let all = [Some(healthy), observed, Some(naive), Some(governed), Some(healed), Some(queued)];
     all.into_iter().flatten().collect()
 }
 

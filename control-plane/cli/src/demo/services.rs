@@ -1,15 +1,17 @@
 //! The four services of the shop: ordinary tonic handlers that call the next one, without any code for
-//! Damper.
+//! Damper, except that inventory hands over orders to a queue.
 //!
 //! A failure of the callee is returned with `?`, as in most code, and the trace is passed on. For the demo
 //! they only record each arriving attempt in the ledger.
 
 use std::sync::Arc;
 
+use damper_sdk::{HandOver, handed_over};
 use tonic::{Request, Response, Status, async_trait};
 
 use super::chain::Next;
 use super::fault::Switch;
+use super::kept::{JOB, Kept, QUEUE};
 use super::ledger::Ledger;
 use super::shop::inventory_client::InventoryClient;
 use super::shop::orders_client::OrdersClient;
@@ -41,12 +43,14 @@ pub(super) struct Orders {
 #[derive(Debug)]
 pub(super) struct Inventory {
     pub(super) desk: ServiceContext,
+    pub(super) kept: Arc<Kept>,
     pub(super) stock: StockClient<Next>,
 }
 
 #[derive(Debug)]
 pub(super) struct Stock {
     pub(super) desk: ServiceContext,
+    pub(super) kept: Arc<Kept>,
     pub(super) fault: Arc<Switch>,
 }
 
@@ -85,20 +89,43 @@ impl orders_server::Orders for Orders {
 #[async_trait]
 impl inventory_server::Inventory for Inventory {
     async fn reserve(&self, request: Request<Order>) -> Result<Response<Receipt>, Status> {
-        let order = self.desk.arrived(request);
-        let receipt = self.stock.clone().take(order).await?;
-        Ok(Response::new(receipt.into_inner()))
+        let mut order = self.desk.arrived(request);
+        if self.kept.hands_over() {
+            let key = order.get_ref().request_id.to_string();
+            order.extensions_mut().insert(HandOver::to(QUEUE, key));
+        }
+        match self.stock.clone().take(order).await {
+            Err(status) if handed_over(&status).is_some() => self.kept.order(),
+            answer => drop(answer?),
+        }
+        Ok(Response::new(Receipt {}))
     }
 }
 
 #[async_trait]
 impl stock_server::Stock for Stock {
     async fn take(&self, request: Request<Order>) -> Result<Response<Receipt>, Status> {
+        if request.metadata().contains_key(JOB) {
+            return self.take_delivery();
+        }
         let order = self.desk.arrived(request);
         if self.fault.fails() {
             self.desk.ledger.failed_at_bottom(order.get_ref().request_id);
-            return Err(Status::unavailable("stock is down (the demo's fault switch)"));
+            return Err(down());
         }
         Ok(Response::new(Receipt {}))
     }
+}
+
+impl Stock {
+    /// Takes an order that waited in the queue; the ledger has the attempts of the live request only.
+    fn take_delivery(&self) -> Result<Response<Receipt>, Status> {
+        let is_taken = !self.fault.fails();
+        self.kept.delivery(is_taken);
+        if is_taken { Ok(Response::new(Receipt {})) } else { Err(down()) }
+    }
+}
+
+fn down() -> Status {
+    Status::unavailable("stock is down (the demo's fault switch)")
 }
