@@ -6,8 +6,8 @@
 //! jobs costs one timer. A method that fails while other methods of the callee succeed holds its own jobs
 //! only. A lost or released delivery is no evidence about the callee.
 //!
-//! The scheduler is one task, so this is a plain struct. Not here: kills, `max_in_flight` and `rate` of the
-//! queue over all callees.
+//! The scheduler is one task, so this is a plain struct. Bounds of the queue over all callees are in
+//! [`Flow`](super::Flow).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -53,6 +53,10 @@ pub enum HoldReason {
     MethodFailing,
     /// As many deliveries as the callee bears are in flight.
     Pace,
+    /// As many deliveries as the queue allows are in flight.
+    MaxInFlight,
+    /// The rate of the queue is used up.
+    Rate,
 }
 
 impl HoldReason {
@@ -64,6 +68,8 @@ impl HoldReason {
             Self::CalleeFailing => "callee_failing",
             Self::MethodFailing => "method_failing",
             Self::Pace => "pace",
+            Self::MaxInFlight => "max_in_flight",
+            Self::Rate => "rate",
         }
     }
 }

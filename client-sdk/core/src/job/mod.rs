@@ -7,18 +7,22 @@
 //! - [`Job`]: the counters of a job, and what follows each event: submission, end or loss of a delivery,
 //!   replay.
 //! - [`Callee`]: whether deliveries to a callee may begin: held while it fails, then at a rising pace.
+//! - [`Flow`]: the same for all callees of a queue, within its bounds.
 
 mod callee;
 mod ending;
+mod flow;
 mod hold;
 mod names;
 mod pace;
 mod queue;
+mod rate;
 mod state;
 mod submission;
 
 pub use callee::{Admit, Callee, HoldReason, Outcome};
 pub use ending::{JobEnd, MAX_PUSHBACK, Next, PAUSE};
+pub use flow::Flow;
 pub use names::{ServiceName, Submittable};
 pub use queue::{
     EXPIRES_AFTER, HOLD_AFTER, KEEP_DEAD, KEEP_DONE, LEASE, LIST_ENTRIES, MAX_ATTEMPTS, MAX_BODY, MAX_BYTES,

@@ -7,7 +7,6 @@ pub(crate) mod lease;
 pub(crate) mod plan;
 mod queue;
 pub(crate) mod quota;
-mod rate;
 mod server_state;
 pub(crate) mod totals;
 pub(crate) mod worker;

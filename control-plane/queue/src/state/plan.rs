@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use damper_core::Mode;
-use damper_core::job::{Admit, Queue};
+use damper_core::job::Queue;
 use tokio::time::Instant;
 
 use crate::clock::Now;
@@ -202,14 +202,7 @@ impl Pass<'_> {
             return Err(Held::until("killed", until));
         }
         let (lane, bytes) = (lane.lane.clone(), lane.mean_bytes());
-        let is_probe = match queue.admit(policy, &lane.route, now.time) {
-            Admit::Deliver(_) => false,
-            Admit::Probe => true,
-            Admit::Hold { why, until } => {
-                let until = until.map(|until| now.wall + until.since(now.time));
-                return Err(Held { why: why.name(), until });
-            }
-        };
+        let is_probe = queue.admit(policy, &lane.route, now)?;
         let eligible = self.eligible(queue, policy, &lane)?;
         let request = self.request;
         let ask = Ask { lane, workers: Vec::new(), first_only, request, bytes, is_probe };
@@ -303,7 +296,7 @@ impl Pass<'_> {
             queue.is_dirty = true;
             return Err(Held::open(""));
         }
-        queue.room(policy, &ask.lane.route, self.now)?;
+        queue.admit(policy, &ask.lane.route, self.now)?;
         let worker = loop {
             let Some(no) = eligible.get(*next % eligible.len().max(1)).copied() else {
                 return Err(Held::open("no_credits"));

@@ -5,13 +5,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::job::{Admit, Callee, Outcome, Queue, Wall};
+use damper_core::job::{Admit, Flow, Outcome, Queue, Wall};
 use damper_core::{RouteKey, Time};
 use tokio::time::Instant;
 
 use crate::clock::Now;
 use crate::state::lane::{Held, LaneState};
-use crate::state::rate::Rate;
 use crate::state::totals::Totals;
 use crate::state::worker::WorkerNo;
 use crate::store::Lane;
@@ -27,14 +26,12 @@ pub(crate) struct QueueState {
     /// Streams that named the queue.
     pub(crate) workers: Vec<WorkerNo>,
     pub(crate) next_worker: usize,
-    /// Leases and reservations of this server.
-    pub(crate) in_flight: u32,
     pub(crate) is_dirty: bool,
     /// When the next lane can be served.
     pub(crate) wake: Wall,
     pub(crate) totals: Totals,
-    rate: Rate,
-    callees: HashMap<String, Callee>,
+    /// Leases and reservations of this server.
+    flow: Flow,
 }
 
 /// The lanes of a queue, in a fixed order for their turns.
@@ -100,12 +97,10 @@ impl QueueState {
             held: "",
             workers: Vec::new(),
             next_worker: 0,
-            in_flight: 0,
             is_dirty: true,
             wake: Wall(0),
             totals: Totals::default(),
-            rate: Rate::default(),
-            callees: HashMap::new(),
+            flow: Flow::default(),
         }
     }
 
@@ -119,19 +114,9 @@ impl QueueState {
         self.wake = at.map_or(self.wake, |at| at.min(self.wake));
     }
 
-    /// Asks the callee whether a delivery may begin.
-    pub(crate) fn admit(&self, policy: &Queue, route: &RouteKey, now: Time) -> Admit {
-        let settings = policy.settings();
-        match self.callees.get(route.callee_service()) {
-            Some(callee) => callee.admit(settings, route.callee_method(), now),
-            None => Callee::default().admit(settings, route.callee_method(), now),
-        }
-    }
-
     /// Returns true if `stop_when` ends a job whose delivery failed after this time.
     pub(crate) fn stops(&self, policy: &Queue, route: &RouteKey, took: Duration, now: Time) -> bool {
-        let callee = self.callees.get(route.callee_service());
-        callee.is_some_and(|callee| callee.stops(policy.settings(), took, now))
+        self.flow.stops(policy.settings(), route, took, now)
     }
 
     /// Holds all lanes in which a job is due.
@@ -143,49 +128,39 @@ impl QueueState {
 
     /// Errors if the queue has no room for a further delivery.
     pub(crate) fn own_room(&self, policy: &Queue, now: Now) -> Result<(), Held> {
-        let settings = policy.settings();
-        if self.in_flight >= settings.max_in_flight {
-            return Err(Held::open("max_in_flight"));
-        }
-        if self.rate.room(settings.rate, now.time) == 0 {
-            return Err(Held::until("rate", now.wall + self.rate.wait(now.time)));
-        }
-        Ok(())
+        admitted(self.flow.room(policy.settings(), now.time), now).map(|_| ())
     }
 
-    /// Errors if the queue or the callee of a route has no room for a further delivery.
-    pub(crate) fn room(&self, policy: &Queue, route: &RouteKey, now: Now) -> Result<(), Held> {
-        self.own_room(policy, now)?;
-        match self.admit(policy, route, now.time) {
-            Admit::Hold { why, .. } => Err(Held::open(why.name())),
-            Admit::Deliver(_) | Admit::Probe => Ok(()),
-        }
+    /// Returns true if a delivery of a route would be a probe; errors if none may begin.
+    pub(crate) fn admit(&self, policy: &Queue, route: &RouteKey, now: Now) -> Result<bool, Held> {
+        admitted(self.flow.admit(policy.settings(), route, now.time), now)
     }
 
     /// Counts a delivery that a request to the store reserves.
     pub(crate) fn begin(&mut self, policy: &Queue, route: &RouteKey, now: Time) {
-        self.rate.take(policy.settings().rate, 1, now);
-        self.resume(policy, route, now);
+        self.flow.begins(policy.settings(), route, now);
     }
 
     /// Counts a delivery in flight that this server did not begin.
     pub(crate) fn resume(&mut self, policy: &Queue, route: &RouteKey, now: Time) {
-        self.in_flight = self.in_flight.saturating_add(1);
-        self.callee(route).begins(policy.settings(), route.callee_method(), now);
+        self.flow.resumes(policy.settings(), route, now);
     }
 
     /// Counts the end of a delivery, or of a reservation that was not used.
     pub(crate) fn end(&mut self, policy: &Queue, route: &RouteKey, outcome: &Outcome, now: Time) {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        self.callee(route).ended(policy.settings(), route.callee_method(), outcome, now);
+        self.flow.ended(policy.settings(), route, outcome, now);
         self.is_dirty = true;
     }
+}
 
-    fn callee(&mut self, route: &RouteKey) -> &mut Callee {
-        let name = route.callee_service();
-        if !self.callees.contains_key(name) {
-            self.callees.insert(name.to_owned(), Callee::default());
+/// Returns true for a probe; errors with the hold.
+fn admitted(admit: Admit, now: Now) -> Result<bool, Held> {
+    match admit {
+        Admit::Deliver(_) => Ok(false),
+        Admit::Probe => Ok(true),
+        Admit::Hold { why, until } => {
+            let until = until.map(|until| now.wall + until.since(now.time));
+            Err(Held { why: why.name(), until })
         }
-        self.callees.get_mut(name).expect("it was inserted")
     }
 }

@@ -5,21 +5,22 @@
 
 use std::time::Duration;
 
-use damper_core::{Ratio, Time};
+use crate::fault::Ratio;
+use crate::time::Time;
 
 /// Time whose deliveries may leave at once.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// State of a queue's rate.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rate {
+pub(super) struct Rate {
     /// When the next delivery is allowed.
     next: Time,
 }
 
 impl Rate {
     /// Returns the number of deliveries that may leave now; without a limit all.
-    pub(crate) fn room(self, limit: Option<Ratio>, now: Time) -> u32 {
+    pub(super) fn room(self, limit: Option<Ratio>, now: Time) -> u32 {
         let Some(interval) = limit.map(interval) else { return u32::MAX };
         let from = self.from(now);
         if from > now {
@@ -30,14 +31,14 @@ impl Rate {
     }
 
     /// Counts deliveries.
-    pub(crate) fn take(&mut self, limit: Option<Ratio>, count: u32, now: Time) {
+    pub(super) fn take(&mut self, limit: Option<Ratio>, count: u32, now: Time) {
         if let Some(limit) = limit {
             self.next = self.from(now) + interval(limit).saturating_mul(count);
         }
     }
 
     /// Returns the time until the next delivery.
-    pub(crate) fn wait(self, now: Time) -> Duration {
+    pub(super) fn wait(self, now: Time) -> Duration {
         self.next.since(now)
     }
 
