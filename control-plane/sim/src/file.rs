@@ -2,26 +2,26 @@
 //! once with their lines and paths.
 //!
 //! serde reads the types of this file. Their conversion to the scenario finds missing fields and those that
-//! conflict; the scenario's own check finds ranges and references. Rules and guards are manifests, as for
-//! `damper apply`; the caller reads them, since this crate does not depend on the wire format.
+//! conflict; the scenario's own check finds ranges and references. Rules, guards and queues are manifests, as
+//! for `damper apply`; the caller reads them, since this crate does not depend on the wire format.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use damper_core::fault::Faults;
+use damper_core::job::Queue;
 use damper_core::{Code, Guard, Ratio, Rule};
 use damper_document::Value;
 use serde::Deserialize;
 
-use crate::scenario::{
-    Arrivals, Balance, DURATION, Fault, FaultKind, Flapping, Load, Method, RateFrom, Scenario, Service,
-    Target,
-};
+use crate::scenario::{Balance, DURATION, Fault, FaultKind, Flapping, Method, Scenario, Service, Target};
 use crate::spread::Spread;
-use crate::values::{RateMilli, list, optional, plain, present};
+use crate::values::{list, optional, plain, present};
 
+use self::load::LoadFile;
 use self::strategy::StrategyFile;
 
+mod load;
 mod strategy;
 
 /// Default seed.
@@ -29,7 +29,7 @@ pub const DEFAULT_SEED: u64 = 1;
 /// Default time of a message.
 pub const DEFAULT_NETWORK: Duration = Duration::from_micros(500);
 
-/// Content of `damper` in a strategy, or an item of its list.
+/// Content of `damper` or `queues` in a strategy, or an item of its list.
 #[derive(Clone, Copy, Debug)]
 pub enum Manifests<'a> {
     /// Name of a file of manifests.
@@ -38,8 +38,19 @@ pub enum Manifests<'a> {
     Inline(&'a Value),
 }
 
+/// Rules, guards and queues of manifests.
+#[derive(Clone, Debug, Default)]
+pub struct Policies {
+    /// Rules.
+    pub rules: Vec<Rule>,
+    /// Guards.
+    pub guards: Vec<Guard>,
+    /// Queues.
+    pub queues: Vec<Queue>,
+}
+
 /// Reads manifests: `damper-proto`'s `manifest` in the command line and in tests.
-pub type ReadManifests<'a> = dyn Fn(Manifests<'_>) -> Result<(Vec<Rule>, Vec<Guard>), Faults> + 'a;
+pub type ReadManifests<'a> = dyn Fn(Manifests<'_>) -> Result<Policies, Faults> + 'a;
 
 /// Reads a scenario and checks it.
 ///
@@ -155,92 +166,6 @@ impl ServiceFile {
             balance: self.balance,
             ..default
         }
-    }
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct LoadFile {
-    caller: Option<String>,
-    processes: Option<u32>,
-    #[serde(deserialize_with = "optional")]
-    call: Option<Target>,
-    #[serde(deserialize_with = "optional")]
-    timeout: Option<Duration>,
-    bare: bool,
-    #[serde(deserialize_with = "optional")]
-    restart: Option<Duration>,
-    open: Option<OpenFile>,
-    closed: Option<ClosedFile>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct OpenFile {
-    even: bool,
-    #[serde(deserialize_with = "optional")]
-    rate: Option<RateMilli>,
-    rates: Vec<RateFile>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RateFile {
-    #[serde(default, deserialize_with = "plain")]
-    from: Duration,
-    #[serde(deserialize_with = "plain")]
-    rate: RateMilli,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ClosedFile {
-    users: u32,
-    think: Option<Spread>,
-}
-
-impl LoadFile {
-    fn load(self, path: &str, faults: &mut Faults) -> Load {
-        let arrivals = match (self.open, self.closed) {
-            (Some(open), closed) => {
-                if closed.is_some() {
-                    faults.add(format!("{path}.closed"), "conflicts with `open`");
-                }
-                open.arrivals(&format!("{path}.open"), faults)
-            }
-            (None, Some(ClosedFile { users, think })) => {
-                Arrivals::Closed { users, think: think.unwrap_or(Spread::Fixed(Duration::ZERO)) }
-            }
-            (None, None) => {
-                faults.add(path, "requires `open` or `closed`");
-                Arrivals::Open { even: false, rates: Vec::new() }
-            }
-        };
-        Load {
-            caller: required(self.caller, format!("{path}.caller"), String::new(), faults),
-            processes: self.processes.unwrap_or(1),
-            call: required(self.call, format!("{path}.call"), Target::new("", ""), faults),
-            timeout: self.timeout,
-            bare: self.bare,
-            restart: self.restart,
-            arrivals,
-        }
-    }
-}
-
-impl OpenFile {
-    fn arrivals(self, path: &str, faults: &mut Faults) -> Arrivals {
-        let rate = |file: RateFile| RateFrom { from: file.from, milli_per_second: file.rate.0 };
-        let mut rates: Vec<_> = self.rates.into_iter().map(rate).collect();
-        match self.rate {
-            Some(_) if !rates.is_empty() => faults.add(format!("{path}.rate"), "conflicts with `rates`"),
-            Some(RateMilli(milli_per_second)) => {
-                rates.push(RateFrom { from: Duration::ZERO, milli_per_second })
-            }
-            None if rates.is_empty() => faults.add(path, "requires `rate` or `rates`"),
-            None => {}
-        }
-        Arrivals::Open { even: self.even, rates }
     }
 }
 

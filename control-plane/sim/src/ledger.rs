@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use damper_core::job::JobEnd;
 use damper_core::{AttemptKind, Code, Ending, Fate, Time};
 
 use crate::plan::Plan;
@@ -22,6 +23,8 @@ pub(crate) struct Ledger {
     pub(crate) seconds: Vec<SecondCount>,
     pub(crate) hops: Vec<HopCount>,
     pub(crate) services: Vec<ServiceCount>,
+    /// By load.
+    pub(crate) jobs: Vec<JobCount>,
     pub(crate) unfinished: u64,
     /// Ended requests by code.
     pub(crate) codes: [u64; Code::ALL.len()],
@@ -78,6 +81,21 @@ pub(crate) struct ServiceCount {
     pub(crate) busy_us: u64,
 }
 
+/// The jobs of one load.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct JobCount {
+    pub(crate) submitted: u64,
+    pub(crate) deliveries: [u64; PHASES],
+    pub(crate) failed: u64,
+    pub(crate) released: u64,
+    pub(crate) dead: u64,
+    pub(crate) expired: u64,
+    /// Time from submission to end of jobs that are done.
+    pub(crate) done_us: Vec<u64>,
+    /// When the last job ended.
+    pub(crate) last_ended: Time,
+}
+
 impl Ledger {
     pub(crate) fn new(plan: &Plan<'_>) -> Self {
         let seconds = plan.end.as_micros().div_ceil(SECOND);
@@ -89,6 +107,7 @@ impl Ledger {
             seconds: vec![second; usize::try_from(seconds).unwrap_or(0)],
             hops: vec![HopCount::default(); plan.hops.len()],
             services: vec![ServiceCount::default(); plan.services.len()],
+            jobs: vec![JobCount::default(); plan.loads.len()],
             unfinished: 0,
             codes: [0; Code::ALL.len()],
             events: 0,
@@ -163,6 +182,12 @@ impl Ledger {
         }
     }
 
+    /// Records the start of a delivery.
+    pub(crate) fn delivery(&mut self, load: usize, now: Time) {
+        let phase = self.phase(now);
+        self.jobs[load].deliveries[phase] += 1;
+    }
+
     pub(crate) fn call(&mut self, hop: usize) {
         self.hops[hop].calls += 1;
     }
@@ -202,6 +227,18 @@ impl HopCount {
             (ending.to_string(), counts[ending.fate as usize])
         };
         Ending::all().map(count).filter(|(_, count)| *count > 0)
+    }
+}
+
+impl JobCount {
+    /// Records the end of a job.
+    pub(crate) fn ended(&mut self, end: JobEnd, submitted: Time, now: Time) {
+        self.last_ended = now;
+        match end {
+            JobEnd::Done => self.done_us.push(now.as_micros() - submitted.as_micros()),
+            JobEnd::Expired | JobEnd::Cancelled => self.expired += 1,
+            JobEnd::Dead(_) | JobEnd::Lost | JobEnd::Refused => self.dead += 1,
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Damper's retry rules in virtual time: effects of a policy on services under load and faults.
 //!
 //! A [`Scenario`] with its seed determines the [`Outcome`]. `damper-core`'s `Call` and `RouteState` decide
-//! about calls, and its retry limit about retries; this crate keeps time, queues and network, as the SDK
-//! keeps sockets. Peers for comparison (naive retries, the caps of tower, gRPC and the AWS SDKs) are in
-//! `peers`.
+//! about calls, its `Job` and `Flow` about jobs of queues, and its retry limit about retries; this crate
+//! keeps time, queues and network, as the SDK keeps sockets. Peers for comparison (naive retries, the caps of
+//! tower, gRPC and the AWS SDKs) are in `peers`.
 //!
 //! [`file::read`] reads a scenario from YAML; [`what_if`] predicts the effect of a change of one route's
 //! policy. The crate has no clock, threads or I/O. docs/simulator.md describes the model and its limits.
@@ -23,7 +23,7 @@ mod what_if;
 mod world;
 
 pub use damper_core::fault::Faults;
-pub use outcome::{Figures, Hop, Latency, Outcome, Phase, RECOVERED_FOR, Second, ServiceFigures};
+pub use outcome::{Figures, Hop, Jobs, Latency, Outcome, Phase, RECOVERED_FOR, Second, ServiceFigures};
 pub use scenario::Scenario;
 pub use spread::{LENGTH, LIST, Spread};
 pub use trace::Trace;

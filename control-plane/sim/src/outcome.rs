@@ -15,6 +15,10 @@ use serde::Serialize;
 use crate::ledger::{HopCount, Ledger, PHASES, SecondCount, ServiceCount};
 use crate::plan::Plan;
 
+pub use self::jobs::Jobs;
+
+mod jobs;
+
 /// Good seconds in a row for a recovery.
 pub const RECOVERED_FOR: usize = 5;
 /// Required share in percent of the share before.
@@ -60,6 +64,9 @@ pub struct Figures {
     pub hops: Vec<Hop>,
     /// In order of the scenario.
     pub services: Vec<ServiceFigures>,
+    /// Queued loads, in order of the scenario.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<Jobs>,
     /// Second by second, to the end of the load.
     pub timeline: Vec<Second>,
     /// Events of the simulation.
@@ -161,7 +168,7 @@ pub struct Second {
 
 impl Figures {
     pub(crate) fn of(strategy: &str, plan: &Plan<'_>, ledger: Ledger) -> Self {
-        let Ledger { phases, seconds, hops, services, unfinished, codes, events, .. } = ledger;
+        let Ledger { phases, seconds, hops, services, jobs, unfinished, codes, events, .. } = ledger;
         let requests = phases.iter().map(|phase| phase.requests).sum();
         let mut all: Vec<u64> = phases.iter().flat_map(|phase| phase.succeeded_us.iter().copied()).collect();
         let succeeded = all.len() as u64;
@@ -202,6 +209,7 @@ impl Figures {
                 .zip(&services)
                 .map(|(service, count)| ServiceFigures::of(&service.name, count, requests))
                 .collect(),
+            jobs: Jobs::of(plan, jobs),
             timeline: seconds.into_iter().map(Second::of).collect(),
             events,
         }

@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use damper_core::fault::Bounds;
+use damper_core::job::Queue;
 use damper_core::{Code, Guard, Ratio, Rule};
 use damper_document::Value;
 
@@ -17,11 +18,13 @@ pub use self::peer::{
     ATTEMPTS, MAX_TOKENS, MIN_PER_SEC, Peer, PeerBackoff, PeerBudget, PeerCap, PeerJitter, PeerQuota,
     PeerThrottling, RETRY_PERCENT, TOKEN_RATIO, TOKENS, TTL,
 };
+pub use self::queued::{BACKLOG, CONCURRENCY, DEFAULT_CONCURRENCY, Queued};
 use crate::spread::Spread;
 use crate::values::{Plain, one_of};
 
 mod check;
 mod peer;
+mod queued;
 
 /// `duration`
 pub const DURATION: Bounds<Duration> =
@@ -56,6 +59,8 @@ pub const PERIOD: Bounds<Duration> = Bounds { min: Duration::from_millis(1), max
 pub const METHODS: Bounds<u32> = Bounds { min: 1, max: 1_000 };
 /// Number of strategies.
 pub const STRATEGIES: Bounds<u32> = Bounds { min: 1, max: 16 };
+/// Cluster of every simulated process.
+pub(crate) const CLUSTER: &str = "default";
 /// Calls per second of a load, in thousandths: 0.001 to 1,000,000.
 pub(crate) const RATE_MILLI: (u64, u64) = (0, 1_000_000_000);
 
@@ -177,6 +182,18 @@ pub enum Arrivals {
         /// Think time, also before the first request.
         think: Spread,
     },
+    /// Jobs of a queue.
+    Queued(Queued),
+}
+
+impl Arrivals {
+    /// Returns whether arrivals are evenly spaced, and their rates; none of a closed load.
+    pub(crate) fn rates(&self) -> (bool, &[RateFrom]) {
+        match self {
+            Self::Open { even, rates } | Self::Queued(Queued { even, rates, .. }) => (*even, rates),
+            Self::Closed { .. } => (false, &[]),
+        }
+    }
 }
 
 /// A rate from a time on.
@@ -261,6 +278,8 @@ pub struct Strategy {
     pub name: String,
     /// Retries.
     pub retries: Retries,
+    /// Queues of its queued loads. Only under Damper callees hold and pace their jobs.
+    pub queues: Vec<Queue>,
 }
 
 /// Kind of retries.

@@ -118,6 +118,7 @@ pub fn what_if(change: &Change<'_>, downstream: Downstream) -> Result<Prediction
         .map(|(name, rules)| Strategy {
             name: name.to_owned(),
             retries: Retries::Damper { rules, guards: Vec::new() },
+            queues: Vec::new(),
         })
         .to_vec();
     let scenario = change.measured.scenario(downstream, strategies);

@@ -4,7 +4,8 @@
 //! load ──> call ──Send──> Deliver ──> queue ──> Worked ──> calls to others ──> Answer ──> call ──Finish──> load
 //! ```
 //!
-//! `client` obeys the engine's steps, `server` serves requests, `load` makes them, `trouble` is what goes wrong.
+//! `client` obeys the engine's steps, `server` serves requests, `load` makes them, `jobs` delivers those of
+//! queues, `trouble` is what goes wrong.
 //! Nothing here decides about repeating anything: that is the engine's [`Call`](damper_core::Call), or a peer's.
 //! An event costs no allocation: calls and requests live in slots that are used again.
 
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use self::client::ActiveCall;
 use self::endpoints::Seen;
+use self::jobs::{Delivery, QueueState};
 use self::load::LoadState;
 use self::server::{Instance, Request};
 use crate::agenda::Agenda;
@@ -22,24 +24,25 @@ use crate::ledger::Ledger;
 use crate::peers::PeerRoute;
 use crate::plan::Plan;
 use crate::random::Random;
-use crate::scenario::{Peer, Retries, Strategy};
+use crate::scenario::{CLUSTER, Peer, Retries, Strategy};
 
 mod client;
 mod endpoints;
+mod jobs;
 mod load;
 mod server;
 mod trouble;
 
 /// Time after the end of the load for requests in flight. Later ones count as unfinished.
 const DRAIN: std::time::Duration = std::time::Duration::from_secs(60);
-/// Cluster of every simulated process.
-const CLUSTER: &str = "default";
 
 slotmap::new_key_type! {
     /// A call in flight.
     struct CallKey;
     /// An attempt in flight.
     struct RequestKey;
+    /// A delivery in flight.
+    struct JobKey;
 }
 
 /// An event.
@@ -63,6 +66,10 @@ enum Event {
     Trouble(usize),
     /// End of a process of a load, replaced by the next one.
     Restart(usize),
+    /// Submission of the backlog of a queued load.
+    Backlog(usize),
+    /// Next deliveries of a queue; ignored if they have begun since.
+    Jobs(usize),
 }
 
 /// State shared by all calls of one process on one route.
@@ -91,6 +98,8 @@ pub(crate) struct World<'a> {
     calls: SlotMap<CallKey, ActiveCall>,
     requests: SlotMap<RequestKey, Request>,
     loads: Vec<LoadState>,
+    queues: Vec<QueueState>,
+    deliveries: SlotMap<JobKey, Delivery>,
     ledger: Ledger,
 }
 
@@ -147,6 +156,8 @@ impl<'a> World<'a> {
             calls: SlotMap::with_key(),
             requests: SlotMap::with_key(),
             loads: loads.map(|load| LoadState::new(stream(5 + load as u32))).collect(),
+            queues: jobs::queues(plan, strategy),
+            deliveries: SlotMap::with_key(),
             ledger: Ledger::new(plan),
         }
     }
@@ -173,6 +184,8 @@ impl<'a> World<'a> {
                 Event::Wake(call) => self.wake(call),
                 Event::Trouble(fault) => self.trouble(fault),
                 Event::Restart(load) => self.restart_caller(load),
+                Event::Backlog(load) => self.backlog(load),
+                Event::Jobs(queue) => self.deliver_jobs(queue),
             }
         }
         for call in self.calls.values() {

@@ -50,7 +50,11 @@ impl Scenario {
             services: (self.called()..=self.layers).map(|layer| self.service(layer)).collect(),
             load: vec![self.customers()],
             faults: self.simulated_faults(),
-            strategies: vec![Simulated { name: self.strategy.name().to_owned(), retries: self.retries() }],
+            strategies: vec![Simulated {
+                name: self.strategy.name().to_owned(),
+                retries: self.retries(),
+                queues: Vec::new(),
+            }],
         }
     }
 

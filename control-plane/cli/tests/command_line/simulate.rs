@@ -63,6 +63,18 @@ fn tables_show_strategies_hops_and_services() {
 }
 
 #[test]
+fn tables_show_jobs_of_queued_loads_only() {
+    let shown = simulate(&sim("tests/golden/scenario.yaml"), &[]).ok();
+    let table = shown.lines().skip_while(|line| !line.contains("DELIVERIES"));
+    let row = table.into_iter().find(|line| line.starts_with("damper ")).unwrap_or_else(|| panic!("{shown}"));
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[1..8], ["later", "stock", "shop.v1.Stock/Take", "532", "528", "0", "4"], "{shown}");
+    assert_eq!(cells.last(), Some(&"never"), "{shown}");
+    let (_folder, file) = folder(SMALL, RULE);
+    assert!(!simulate(&file, &[]).ok().contains("DELIVERIES"));
+}
+
+#[test]
 fn seed_of_the_command_line_goes_first() {
     let (_folder, file) = folder(SMALL, RULE);
     assert_eq!(simulate(&file, &["--seed", "7", "-o", "json"]).json()["seed"], 7);

@@ -8,7 +8,7 @@ use damper_core::{Code, CodeSet};
 use damper_document::Value;
 use serde::Deserialize;
 
-use super::{Empty, Manifests, ReadManifests, items, required};
+use super::{Empty, Manifests, Policies, ReadManifests, items, required};
 use crate::scenario::{Peer, PeerBackoff, PeerBudget, PeerCap, PeerQuota, PeerThrottling, Retries, Strategy};
 use crate::values::{Of, list, optional, present};
 
@@ -22,6 +22,8 @@ pub(super) struct StrategyFile {
     peer: Option<PeerFile>,
     /// Name of a file, or a list of file names and manifests.
     damper: Option<Value>,
+    /// The same with queues, for strategies of each kind.
+    queues: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -47,7 +49,18 @@ impl StrategyFile {
     pub(super) fn strategy(self, path: &str, manifests: &ReadManifests<'_>, faults: &mut Faults) -> Strategy {
         let none = self.none.map(|Empty {}| Retries::Peer(Peer::naive(1)));
         let peer = self.peer.map(|file| Retries::Peer(file.peer(&format!("{path}.peer"), faults)));
-        let damper = self.damper.map(|value| damper(&value, &format!("{path}.damper"), manifests, faults));
+        let mut policies =
+            self.damper.as_ref().map(|value| read(value, &format!("{path}.damper"), manifests, faults));
+        let mut queues = self.queues.map_or_else(Vec::new, |value| {
+            let path = format!("{path}.queues");
+            let Policies { rules, guards, queues } = read(&value, &path, manifests, faults);
+            if !rules.is_empty() || !guards.is_empty() {
+                faults.add(path, "allows only queues");
+            }
+            queues
+        });
+        queues.extend(policies.iter_mut().flat_map(|policies| std::mem::take(&mut policies.queues)));
+        let damper = policies.map(|Policies { rules, guards, .. }| Retries::Damper { rules, guards });
         let mut kinds = [none, peer, damper].into_iter().flatten();
         let (kind, second) = (kinds.next(), kinds.next());
         if kind.is_none() || second.is_some() {
@@ -56,11 +69,13 @@ impl StrategyFile {
         Strategy {
             name: required(self.name, format!("{path}.name"), String::new(), faults),
             retries: kind.unwrap_or(Retries::Peer(Peer::naive(1))),
+            queues,
         }
     }
 }
 
-fn damper(value: &Value, path: &str, manifests: &ReadManifests<'_>, faults: &mut Faults) -> Retries {
+/// Reads a file name, or a list of file names and manifests.
+fn read(value: &Value, path: &str, manifests: &ReadManifests<'_>, faults: &mut Faults) -> Policies {
     let mut read = |value: &Value, path: &str| {
         let which = match value {
             Value::String(file) => Manifests::File(file),
@@ -68,13 +83,17 @@ fn damper(value: &Value, path: &str, manifests: &ReadManifests<'_>, faults: &mut
         };
         manifests(which).map_err(|found| faults.nest(path, found)).unwrap_or_default()
     };
-    let (rules, guards): (Vec<_>, Vec<_>) = match value {
-        Value::Array(list) => {
-            items(path, list.iter().collect(), |path, value| read(value, path)).into_iter().unzip()
-        }
-        one => std::iter::once(read(one, path)).unzip(),
+    let found = match value {
+        Value::Array(list) => items(path, list.iter().collect(), |path, value| read(value, path)),
+        one => vec![read(one, path)],
     };
-    Retries::Damper { rules: rules.concat(), guards: guards.concat() }
+    let mut all = Policies::default();
+    for Policies { rules, guards, queues } in found {
+        all.rules.extend(rules);
+        all.guards.extend(guards);
+        all.queues.extend(queues);
+    }
+    all
 }
 
 impl PeerFile {

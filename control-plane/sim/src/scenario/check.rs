@@ -10,8 +10,8 @@ use damper_core::{Code, Guard, Pattern, Rule, key};
 use super::{
     ATTEMPTS, Arrivals, DURATION, FACTOR, FULL_COST, Fault, FaultKind, INSTANCES, Load, MAX_TOKENS, METHODS,
     MIN_PER_SEC, Method, PERIOD, PROCESSES, Peer, PeerCap, QUEUE, RATE_MILLI, RESTART, RETRY_PERCENT,
-    Retries, SHARE, STRATEGIES, Scenario, Service, TIMEOUT, TOKEN_RATIO, TOKENS, TTL, Target, USERS, WORKERS,
-    WORKERS_LEFT,
+    RateFrom, Retries, SHARE, STRATEGIES, Scenario, Service, TIMEOUT, TOKEN_RATIO, TOKENS, TTL, Target,
+    USERS, WORKERS, WORKERS_LEFT,
 };
 use crate::spread::LENGTH;
 
@@ -169,24 +169,9 @@ impl Load {
         match &self.arrivals {
             Arrivals::Open { rates, .. } => {
                 some(&format!("{path}.open"), rates.len(), faults);
-                let (min, max) = RATE_MILLI;
-                for (i, rate) in rates.iter().enumerate() {
-                    if !(min..=max).contains(&rate.milli_per_second) {
-                        let shown = rate.milli_per_second as f64 / 1000.0;
-                        faults.add(
-                            format!("{path}.open.rates[{i}]"),
-                            format!("must be between 0 and 1000000 calls per second, not {shown}"),
-                        );
-                    }
-                    if i > 0 && rates[i - 1].from >= rate.from {
-                        let (from, before) = (Millis(rate.from), Millis(rates[i - 1].from));
-                        faults.add(
-                            format!("{path}.open.rates[{i}].from"),
-                            format!("must be later than the one before, {before}, not {from}"),
-                        );
-                    }
-                }
+                check_rates(&format!("{path}.open"), rates, faults);
             }
+            Arrivals::Queued(queued) => queued.check(scenario, self, path, faults),
             Arrivals::Closed { users, think } => {
                 USERS.check(&format!("{path}.closed.users"), *users, faults);
                 think.check(&format!("{path}.closed.think"), faults);
@@ -305,6 +290,23 @@ impl PeerCap {
                 TOKENS.check(&format!("{path}.quota.cost"), quota.cost, faults);
                 TOKENS.check(&format!("{path}.quota.timeout_cost"), quota.timeout_cost, faults);
             }
+        }
+    }
+}
+
+/// Checks the rates of a load.
+pub(super) fn check_rates(path: &str, rates: &[RateFrom], faults: &mut Faults) {
+    let (min, max) = RATE_MILLI;
+    for (i, rate) in rates.iter().enumerate() {
+        if !(min..=max).contains(&rate.milli_per_second) {
+            let shown = rate.milli_per_second as f64 / 1000.0;
+            let problem = format!("must be between 0 and 1000000 calls per second, not {shown}");
+            faults.add(format!("{path}.rates[{i}]"), problem);
+        }
+        if i > 0 && rates[i - 1].from >= rate.from {
+            let (from, before) = (Millis(rate.from), Millis(rates[i - 1].from));
+            let problem = format!("must be later than the one before, {before}, not {from}");
+            faults.add(format!("{path}.rates[{i}].from"), problem);
         }
     }
 }

@@ -3,12 +3,14 @@
 use damper_core::circuit::Outcome;
 use damper_core::endpoints::{self, Tried};
 use damper_core::{
-    Answer, AttemptKind, Call, CallStart, Code, CodeSet, Finish, SendAttempt, Step, Time, Verdict, deadline,
+    Answer, AttemptKind, Call, CallStart, Code, CodeSet, Failure, Finish, SendAttempt, Step, Time, Verdict,
+    deadline,
 };
 use smallvec::SmallVec;
 
+use super::jobs::Delivered;
 use super::server::Request;
-use super::{CallKey, Event, RequestKey, RouteSeat, World};
+use super::{CallKey, Event, JobKey, RequestKey, RouteSeat, World};
 use crate::peers::PeerCall;
 use crate::scenario::Balance;
 
@@ -21,8 +23,8 @@ pub(super) struct ActiveCall {
     route: usize,
     pub(super) hop: usize,
     parent: Parent,
-    /// Request at the top to which it belongs.
-    origin: usize,
+    /// Request at the top to which it belongs; `None`: a job.
+    origin: Option<usize>,
     begun_at: Time,
     /// Deadline of the application; only at the top.
     own_deadline: Option<Time>,
@@ -34,6 +36,8 @@ pub(super) struct ActiveCall {
     tried: Tried,
     /// Result of each attempt.
     codes: [Code; MOST_ATTEMPTS],
+    /// The last failed one.
+    failure: Option<Failure>,
 }
 
 /// An attempt in flight.
@@ -58,6 +62,8 @@ pub(super) enum Parent {
     Load { load: usize, request: usize },
     /// A request that a server handles.
     Request(RequestKey),
+    /// A delivery of a job; the attempts made before.
+    Job(JobKey, u32),
 }
 
 impl ActiveCall {
@@ -91,19 +97,21 @@ impl World<'_> {
     ) -> Option<CallKey> {
         let (now, hop) = (self.now(), self.plan.routes[route]);
         let context = match parent {
-            Parent::Load { .. } => None,
+            Parent::Load { .. } | Parent::Job(..) => None,
             Parent::Request(request) => Some(&self.requests.get(request)?.context),
         };
         let origin = match parent {
-            Parent::Load { request, .. } => request,
+            Parent::Load { request, .. } => Some(request),
             Parent::Request(request) => self.requests.get(request)?.origin,
+            Parent::Job(..) => None,
         };
+        let sends_before = if let Parent::Job(_, sends) = parent { sends } else { 0 };
         let deciding = match &self.routes[route] {
             RouteSeat::Damper(route) => {
                 let inherited = context.and_then(damper_core::chain::RequestContext::deadline);
                 let deadline = deadline::earliest([inherited, own_deadline]);
                 let flag = context.and_then(damper_core::chain::RequestContext::flag);
-                let start = CallStart { now, deadline, flag, replayable: true, sends_before: 0 };
+                let start = CallStart { now, deadline, flag, replayable: true, sends_before };
                 Deciding::Damper(Call::begin(route, start))
             }
             RouteSeat::Peer(_) => {
@@ -124,6 +132,7 @@ impl World<'_> {
             sent: SmallVec::new(),
             tried: Tried::default(),
             codes: [Code::Ok; MOST_ATTEMPTS],
+            failure: None,
         });
         // Before any step can end it: its origin must know it first.
         if let Parent::Request(request) = parent {
@@ -242,6 +251,9 @@ impl World<'_> {
         let (route, sent) = (call.route, call.sent.remove(place_in_sent));
         let attempt = sent.attempt;
         call.codes[place(attempt)] = verdict.code();
+        if let Verdict::Failure(failure) = verdict {
+            call.failure = Some(failure);
+        }
         match (&mut call.deciding, &mut self.routes[call.route]) {
             (Deciding::Damper(call), RouteSeat::Damper(route)) => {
                 call.attempt_ended(route, attempt, verdict, now, self.streams.engine.any());
@@ -272,6 +284,17 @@ impl World<'_> {
                     request.context.mark_no_more_retry(CodeSet::of(&[code]));
                 }
                 self.child_ended(request, key, result);
+            }
+            Parent::Job(job, _) => {
+                let how = match (finish.answer, result) {
+                    (_, Ok(())) => Delivered::Done,
+                    (Answer::Attempt(_) | Answer::TimedOut, Err(code)) => {
+                        let hints = call.failure.unwrap_or(Failure::new(code));
+                        Delivered::Failed(Failure { code, ..hints })
+                    }
+                    (Answer::CircuitOpen | Answer::Killed | Answer::Blocked, Err(_)) => Delivered::Released,
+                };
+                self.delivered(job, &how);
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Loads: open ones by the clock, closed ones by users who wait for their responses.
+//! Loads: open ones by the clock, closed ones by users who wait for their responses. Jobs of queued loads are
+//! in `jobs`.
 
 use damper_core::Time;
 
@@ -34,14 +35,21 @@ impl World<'_> {
             match &self.plan.scenario.load[index].arrivals {
                 Arrivals::Open { .. } => self.next_arrival(index),
                 Arrivals::Closed { users, .. } => (0..*users).for_each(|_| self.think(index)),
+                Arrivals::Queued(queued) => {
+                    self.agenda.at(Time::after_origin(queued.from), Event::Backlog(index));
+                    self.next_arrival(index);
+                }
             }
         }
     }
 
-    /// Makes a request of an open load.
+    /// Makes a request of an open load, or submits a job.
     pub(super) fn arrival(&mut self, index: usize) {
         self.next_arrival(index);
-        self.request(index);
+        match self.plan.scenario.load[index].arrivals {
+            Arrivals::Queued(_) => self.submit(index),
+            Arrivals::Open { .. } | Arrivals::Closed { .. } => self.request(index),
+        }
     }
 
     /// Makes a request of a user.
@@ -98,7 +106,7 @@ impl World<'_> {
     }
 
     /// Returns the current route of a process: it alternates with each start.
-    fn route_of(&self, index: usize, process: u64) -> usize {
+    pub(super) fn route_of(&self, index: usize, process: u64) -> usize {
         let load = &self.plan.scenario.load[index];
         let begun = (self.loads[index].restarts + u64::from(load.processes) - 1 - process)
             / u64::from(load.processes);
@@ -109,7 +117,7 @@ impl World<'_> {
     /// Schedules the next arrival before the end. If the rate changes first, it is drawn again from there: a
     /// Poisson stream has no memory, and an even one begins with a whole interval.
     fn next_arrival(&mut self, index: usize) {
-        let Arrivals::Open { even, rates } = &self.plan.scenario.load[index].arrivals else { return };
+        let (even, rates) = self.plan.scenario.load[index].arrivals.rates();
         let (now, end) = (self.now(), self.plan.end);
         let state = &mut self.loads[index];
         let mut from = now.as_micros();
@@ -119,7 +127,7 @@ impl World<'_> {
             from = from.max(begins);
             let at = match rate.milli_per_second {
                 0 => u64::MAX,
-                _ if *even => begins.saturating_add(spaces(rate, state.made + 1)),
+                _ if even => begins.saturating_add(spaces(rate, state.made + 1)),
                 milli => from.saturating_add(whole(exponential(&mut state.random) * 1e9 / milli as f64)),
             };
             if at < changes {

@@ -23,7 +23,7 @@ pub(super) struct Request {
     method: usize,
     /// Hop of the attempt, and request at the top.
     pub(super) hop: usize,
-    pub(super) origin: usize,
+    pub(super) origin: Option<usize>,
     /// Context as sent; its own once it has arrived.
     limit: Option<Duration>,
     flag: Option<u32>,
@@ -86,7 +86,7 @@ impl Request {
             instance,
             method,
             hop: 0,
-            origin: 0,
+            origin: None,
             limit: send.limit,
             flag: send.flag,
             previous_attempts,
@@ -115,7 +115,9 @@ impl World<'_> {
             return self.fail(key, Code::Unavailable);
         }
         let Request { method, hop, origin, .. } = self.requests[key];
-        self.ledger.reached_handler(origin, hop);
+        if let Some(origin) = origin {
+            self.ledger.reached_handler(origin, hop);
+        }
         if let Some(code) = self.error_at(key, service, method) {
             self.ledger.handled(service, self.now());
             return self.fail(key, code);

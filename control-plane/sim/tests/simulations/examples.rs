@@ -1,13 +1,18 @@
 //! The scenarios that come with the crate: each shows what its comment says.
 
-use damper_sim::{Figures, Outcome};
+use damper_sim::scenario::Arrivals;
+use damper_sim::{Figures, Outcome, Scenario};
 
-use crate::harness::{of, read, simulated};
+use crate::harness::{of, only, read, simulated};
 
 fn example(name: &str) -> Outcome {
+    simulated(&scenario(name))
+}
+
+fn scenario(name: &str) -> Scenario {
     let path = format!("{}/scenarios/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    simulated(&read(&text).unwrap_or_else(|faults| panic!("{path}: {faults}")))
+    read(&text).unwrap_or_else(|faults| panic!("{path}: {faults}"))
 }
 
 fn phase<'a>(figures: &'a Figures, name: &str) -> &'a damper_sim::Phase {
@@ -128,4 +133,38 @@ fn balanced_channel_leaves_the_bad_instance_out() {
     );
     assert!(credit > 0.999, "{credit}");
     assert!(at_the_bottom(of(&outcome, "credit"), "during") < 1.05);
+}
+
+/// The queue example under one strategy, with this backlog.
+fn queue_example(strategy: &str, backlog: u32) -> Figures {
+    let mut scenario = scenario("queue");
+    scenario.strategies.retain(|kept| kept.name == strategy);
+    let Arrivals::Queued(queued) = &mut scenario.load[1].arrivals else {
+        panic!("the second load is queued")
+    };
+    assert_eq!(queued.backlog, 100_000);
+    queued.backlog = backlog;
+    only(&scenario)
+}
+
+#[test]
+fn hour_of_outage_costs_a_queue_one_probe_a_second() {
+    let figures = queue_example("damper", 100_000);
+    let jobs = &figures.jobs[0];
+    assert!((3_590..=3_700).contains(&jobs.failed), "{}", jobs.failed);
+    assert_eq!((jobs.done, jobs.dead, jobs.expired, jobs.waiting), (100_000, 0, 0, 0));
+    assert_eq!(jobs.deliveries, jobs.done + jobs.failed);
+    // The outage ends at 3720 s; windows of 10 s from one window after it, while the backlog is sent.
+    for (number, window) in figures.timeline[3_730..].chunks(10).enumerate() {
+        let answered: u64 = window.iter().map(|second| second.answered).sum();
+        let made: u64 = window.iter().map(|second| second.requests).sum();
+        assert!(answered * 100 >= made * 95, "window {number}: {answered} of {made}");
+    }
+}
+
+#[test]
+fn plain_backoff_sends_each_waiting_job_a_dozen_times() {
+    let jobs = &queue_example("plain backoff", 2_000).jobs[0];
+    assert!((25_000..=27_000).contains(&jobs.failed), "{}", jobs.failed);
+    assert!(jobs.waiting > 1_500, "{} wait 18 minutes after the outage", jobs.waiting);
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use damper_core::fault::Faults;
-use damper_core::{Backoff, Guard, Mode, Pattern, Policy, Retry, Rule, Waits};
+use damper_core::{Backoff, Mode, Pattern, Policy, Retry, Rule, Waits};
 use damper_proto::manifest::{self, Error};
-use damper_sim::file::{self, Manifests};
+use damper_sim::file::{self, Manifests, Policies};
 use damper_sim::scenario::{
     Arrivals, Load, Method, Peer, RateFrom, Retries, Scenario, Service, Strategy, Target,
 };
@@ -27,9 +27,10 @@ pub(crate) fn read(text: &str) -> Result<Scenario, Error> {
     })
 }
 
-fn manifests(text: &str) -> Result<(Vec<Rule>, Vec<Guard>), Faults> {
+fn manifests(text: &str) -> Result<Policies, Faults> {
     let checked = manifest::parse(text).and_then(|documents| manifest::check(&documents));
-    checked.map(|checked| (checked.rules, checked.guards)).map_err(|error| {
+    let policies = |manifest::Checked { rules, guards, queues, .. }| Policies { rules, guards, queues };
+    checked.map(policies).map_err(|error| {
         let mut faults = Faults::none();
         error.problems.into_iter().for_each(|problem| faults.add(problem.path, problem.problem));
         faults
@@ -77,13 +78,14 @@ pub(crate) fn load(service: &str, per_second: u64) -> Load {
 }
 
 pub(crate) fn peer(peer: Peer) -> Strategy {
-    Strategy { name: "peer".to_owned(), retries: Retries::Peer(peer) }
+    Strategy { name: "peer".to_owned(), retries: Retries::Peer(peer), queues: Vec::new() }
 }
 
 pub(crate) fn damper(policy: Policy) -> Strategy {
     let pattern = Pattern::parse("*", "*", "*", "*").unwrap();
     let rules = vec![Rule::new(pattern, policy, 1).unwrap()];
-    Strategy { name: "damper".to_owned(), retries: Retries::Damper { rules, guards: Vec::new() } }
+    let retries = Retries::Damper { rules, guards: Vec::new() };
+    Strategy { name: "damper".to_owned(), retries, queues: Vec::new() }
 }
 
 /// Three attempts at once, without a breaker.

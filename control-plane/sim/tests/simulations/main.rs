@@ -9,6 +9,7 @@ mod file;
 mod fleets;
 mod golden;
 mod harness;
+mod jobs;
 mod properties;
 mod queues;
 mod what_if;

@@ -202,7 +202,7 @@ fn medians(both: &Both) -> String {
 mod tests {
     use damper_core::fault::Faults;
     use damper_proto::manifest;
-    use damper_sim::file::{self, Manifests};
+    use damper_sim::file::{self, Manifests, Policies};
     use damper_tests::lab::strategy::Strategy;
 
     use super::*;
@@ -214,7 +214,7 @@ mod tests {
             let Manifests::Inline(value) = which else { panic!("its rules are in it") };
             let documents = manifest::parse(&value.to_string()).map_err(|_| Faults::none())?;
             let checked = manifest::check(&documents).map_err(|_| Faults::none())?;
-            Ok((checked.rules, checked.guards))
+            Ok(Policies { rules: checked.rules, guards: checked.guards, ..Policies::default() })
         });
         let example = example.unwrap_or_else(|faults| panic!("{faults}"));
         assert!(example.strategies.len() > 4);

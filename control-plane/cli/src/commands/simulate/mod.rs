@@ -1,7 +1,7 @@
 //! `damper simulate`: strategies in a scenario, in virtual time with the engine itself, without a server.
 //!
-//! Rules and guards of a scenario are manifests, inline or in files. The same file and seed print the same
-//! bytes on every platform.
+//! Rules, guards and queues of a scenario are manifests, inline or in files. The same file and seed print the
+//! same bytes on every platform.
 
 mod picture;
 mod tables;
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use damper_core::{Faults, Guard, Rule};
+use damper_core::Faults;
 use damper_proto::manifest::{self, Problem};
-use damper_sim::file::Manifests;
+use damper_sim::file::{Manifests, Policies};
 use damper_sim::{Outcome, Scenario};
 
 use crate::error::{CliError, print_message};
@@ -74,8 +74,8 @@ fn invalid(file: &Path, problems: impl IntoIterator<Item = Problem>) -> CliError
     CliError::Data(problems.into_iter().map(|problem| problem.in_file(file.display())).collect())
 }
 
-/// Reads rules and guards of a strategy; paths are relative to the scenario.
-fn manifests(folder: &Path, which: Manifests<'_>) -> Result<(Vec<Rule>, Vec<Guard>), Faults> {
+/// Reads rules, guards and queues of a strategy; paths are relative to the scenario.
+fn manifests(folder: &Path, which: Manifests<'_>) -> Result<Policies, Faults> {
     let (text, file) = match which {
         Manifests::Inline(value) => (value.to_string(), None),
         Manifests::File(name) => match std::fs::read_to_string(folder.join(name)) {
@@ -99,12 +99,8 @@ fn manifests(folder: &Path, which: Manifests<'_>) -> Result<(Vec<Rule>, Vec<Guar
         }
         faults
     })?;
-    if checked.queues.is_empty() {
-        return Ok((checked.rules, checked.guards));
-    }
-    let mut faults = Faults::none();
-    faults.add("", "contains a queue; only rules and guards can be simulated");
-    Err(faults)
+    let manifest::Checked { rules, guards, queues, .. } = checked;
+    Ok(Policies { rules, guards, queues })
 }
 
 fn timing(outcome: &Outcome, seconds: f64) -> String {

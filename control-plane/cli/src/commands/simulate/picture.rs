@@ -120,8 +120,11 @@ mod tests {
             time: Spread::Fixed(Duration::from_millis(1)),
             calls: Vec::new(),
         };
-        let strategy =
-            |name: &str| Strategy { name: name.to_owned(), retries: Retries::Peer(Peer::naive(1)) };
+        let strategy = |name: &str| Strategy {
+            name: name.to_owned(),
+            retries: Retries::Peer(Peer::naive(1)),
+            queues: Vec::new(),
+        };
         let rates = vec![RateFrom { from: Duration::ZERO, milli_per_second: 10_000 }];
         let scenario = Scenario {
             name: "<script>&\"".to_owned(),

@@ -1,4 +1,4 @@
-//! Results as tables: strategies, hops, services.
+//! Results as tables: strategies, hops, services, jobs.
 
 use damper_sim::{Figures, Outcome, Phase, RECOVERED_FOR};
 
@@ -14,11 +14,12 @@ pub(super) fn text(outcome: &Outcome) -> String {
     });
     let trouble = trouble.unwrap_or_default();
     format!(
-        "{name}: {duration} s, seed {}{trouble}\n\n{}\n{}\n{}",
+        "{name}: {duration} s, seed {}{trouble}\n\n{}\n{}\n{}{}",
         outcome.seed,
         strategies(outcome),
         hops(outcome),
-        services(outcome)
+        services(outcome),
+        jobs(outcome)
     )
 }
 
@@ -159,4 +160,44 @@ fn services(outcome: &Outcome) -> Table {
         }
     }
     table
+}
+
+/// Jobs of the queued loads: one row per strategy and load; empty without such loads.
+fn jobs(outcome: &Outcome) -> String {
+    let mut table = Table::new(&[
+        ("STRATEGY", Align::Left),
+        ("QUEUE", Align::Left),
+        ("CALLEE", Align::Left),
+        ("JOBS", Align::Right),
+        ("DONE", Align::Right),
+        ("DEAD", Align::Right),
+        ("WAITING", Align::Right),
+        ("DELIVERIES", Align::Right),
+        ("DURING", Align::Right),
+        ("FAILED", Align::Right),
+        ("WAIT P50", Align::Right),
+        ("DRAINED", Align::Right),
+    ]);
+    let mut is_empty = true;
+    for figures in &outcome.strategies {
+        for jobs in &figures.jobs {
+            is_empty = false;
+            let during = outcome.trouble_us.map(|_| jobs.deliveries_by_phase[1].to_string());
+            table.row([
+                figures.strategy.clone(),
+                jobs.queue.clone(),
+                format!("{} {}", jobs.callee, jobs.method),
+                jobs.submitted.to_string(),
+                jobs.done.to_string(),
+                (jobs.dead + jobs.expired).to_string(),
+                jobs.waiting.to_string(),
+                jobs.deliveries.to_string(),
+                during.unwrap_or_default(),
+                jobs.failed.to_string(),
+                latency(jobs.wait.p50_us),
+                jobs.drained_after_us.map_or_else(|| "never".to_owned(), latency),
+            ]);
+        }
+    }
+    if is_empty { String::new() } else { format!("\n{table}") }
 }
