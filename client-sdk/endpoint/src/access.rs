@@ -218,7 +218,7 @@ fn token(
     match (text, file) {
         (None, None) => (None, Source::Nowhere),
         (Some(_), Some(_)) => {
-            faults.add(&token_file, format!("conflicts with {token}; set one of them"));
+            faults.add(&token_file, format!("conflicts with {token}, which is set too; set only one of them"));
             (Some(token_file), Source::Nowhere)
         }
         (None, Some(file)) => (Some(token_file.clone()), Source::File(file, token_file)),
@@ -253,8 +253,8 @@ fn certificate(
     let [cert_place, key_place] = places;
     match (cert, key) {
         (Some(cert), Some(key)) => return Some((cert, key)),
-        (Some(_), None) => faults.add(key_place, format!("required with {cert_place}")),
-        (None, Some(_)) => faults.add(cert_place, format!("required with {key_place}")),
+        (Some(_), None) => faults.add(key_place, format!("required, because {cert_place} is set")),
+        (None, Some(_)) => faults.add(cert_place, format!("required, because {key_place} is set")),
         (None, None) => {}
     }
     None

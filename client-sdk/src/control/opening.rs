@@ -98,7 +98,7 @@ impl Connector {
         match tokio::time::timeout(OPEN_WITHIN, self.begin(shared, replica)).await {
             Ok(opened) => opened,
             Err(_) => Err(ConnectError::Failed(format!(
-                "no response from the control plane within {OPEN_WITHIN:?}"
+                "the control plane did not answer within {OPEN_WITHIN:?}"
             ))),
         }
     }

@@ -45,15 +45,15 @@ pub(super) struct StateFile {
 /// Reason why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("not readable: {0}")]
+    #[error("the state file cannot be read: {0}")]
     Io(#[from] io::Error),
-    #[error("damaged: {0}")]
+    #[error("the state file is damaged: {0}")]
     Damaged(&'static str),
-    #[error("damaged: {0}")]
+    #[error("the state file is damaged: {0}")]
     Undecodable(#[from] prost::DecodeError),
-    #[error("written by another version: format {0}, expected {OLDEST_VERSION} to {FORMAT_VERSION}")]
+    #[error("the state file has format {0}; this SDK version reads formats {OLDEST_VERSION} to {FORMAT_VERSION}")]
     Version(u32),
-    #[error("belongs to {service}/{cluster}, not to this process")]
+    #[error("the state file belongs to the service {service} in the cluster {cluster}, not to this service")]
     Foreign { service: String, cluster: String },
 }
 

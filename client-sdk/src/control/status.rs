@@ -52,7 +52,7 @@ pub enum Source {
 /// The rules of the control plane did not arrive in time. The service can run anyway, as described by its
 /// [`Status`].
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no live rules within {waited:?}; using {}{}", .status.source, problem(.status))]
+#[error("no rules from the control plane within {waited:?}; {rules}{problem}", rules = in_use(.status.source), problem = problem(.status))]
 #[non_exhaustive]
 pub struct NotReady {
     /// Time waited.
@@ -65,6 +65,15 @@ pub struct NotReady {
 impl fmt::Debug for NotReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+fn in_use(source: Source) -> &'static str {
+    match source {
+        Source::BuiltIn => "the service runs without rules",
+        Source::LastKnownGood => "the service runs with the rules of its state file",
+        Source::Live => "the service runs with the rules of the control plane",
+        Source::Fixed => "the service runs with fixed rules",
     }
 }
 

@@ -124,7 +124,7 @@ impl JobServer {
     pub fn shutdown(&self) {
         let mut state = self.inner.state();
         state.is_stopping = true;
-        state.goodbye("the server is stopping");
+        state.goodbye("this server of the control plane is stopping");
         drop(state);
         self.inner.wake.notify_one();
         self.inner.ends.notify_one();

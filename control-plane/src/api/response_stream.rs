@@ -112,7 +112,7 @@ impl<T: Send + 'static> ResponseStream<T> {
         tokio::spawn(async move {
             let ended = tokio::select! {
                 ended = producer => ended,
-                () = stopping.cancelled() => Err(ApiError::unavailable("the server is stopping")),
+                () = stopping.cancelled() => Err(ApiError::unavailable("this server of the control plane is stopping")),
             };
             // The reader may be gone.
             let _ = end_sender.send(ended);
@@ -131,7 +131,7 @@ impl<T> Stream for ResponseStream<T> {
         let Some(end) = &mut self.end else { return Poll::Ready(None) };
         let ended = ready!(Pin::new(end).poll(context));
         self.end = None;
-        let ended = ended.unwrap_or_else(|_| Err(ApiError::unavailable("the response was interrupted")));
+        let ended = ended.unwrap_or_else(|_| Err(ApiError::unavailable("the server stopped before the response was complete")));
         Poll::Ready(ended.err().map(|error| Err(error.into())))
     }
 }

@@ -28,10 +28,10 @@ enum Segment {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientIdentityError {
     /// `{service}` is missing, or occurs more than once.
-    #[error("must have {{service}} once")]
+    #[error("must contain {{service}} exactly once")]
     NoService,
     /// A segment has more than one wildcard or `{service}`.
-    #[error("has more than one of '*' and {{service}} in one segment")]
+    #[error("a segment between two separators may contain one '*' or one {{service}}, not more")]
     Ambiguous,
 }
 

@@ -243,7 +243,8 @@ fn not_live(input: &DoctorInput) -> Vec<v1::Finding> {
             v1::Source::Unspecified | v1::Source::Live => return None,
         };
         let waited = input.now.duration_since(since).unwrap_or_default() >= LIVE_WITHIN;
-        waited.then(|| format!("{source} although it connected {} ago", age(since, input.now)))
+        let age = age(since, input.now);
+        waited.then(|| format!("the process {source}, although it connected to the control plane {age} ago"))
     })
 }
 

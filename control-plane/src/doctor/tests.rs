@@ -371,7 +371,7 @@ fn certificate_that_ends_soon_is_found() {
 #[test]
 fn certificate_that_is_not_reloaded_is_found() {
     let mut input = input(v1::Mode::Enforce, DAY);
-    let refused = Some("tls.key: not the key of the certificate".to_owned());
+    let refused = Some("tls_key: this private key does not belong to the certificate".to_owned());
     input.certificate = Some(crate::doctor::listeners::ListenerCertificate { warning: None, refused });
     let findings = input.diagnosis().findings;
     let found =

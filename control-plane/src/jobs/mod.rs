@@ -43,7 +43,7 @@ impl Jobs {
 
     /// Returns the job server.
     pub(crate) fn required(&self) -> Result<&JobServer, ApiError> {
-        self.server().ok_or_else(|| ApiError::unavailable("this server has no job store (--queues)"))
+        self.server().ok_or_else(|| ApiError::unavailable("jobs are disabled on this server: set its job store with --queues"))
     }
 
     /// Sends all workers a Goodbye. Their leases stay.

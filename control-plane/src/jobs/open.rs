@@ -45,7 +45,7 @@ pub(crate) async fn open(
 ) -> Result<OpenedJobs, Error> {
     let store: Arc<dyn Store> = match url {
         QueuesUrl::Off => {
-            tracing::info!("no job store: queues accept no jobs (--queues)");
+            tracing::info!("jobs are disabled: no job store is set (--queues)");
             return Ok(OpenedJobs::none());
         }
         QueuesUrl::Redb(path) => Arc::new(open_file(path).await?),

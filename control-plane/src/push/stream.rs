@@ -137,7 +137,7 @@ async fn open(
         .map_err(|exceeded| refused(exceeded.into()))?;
     let hello = tokio::select! {
         hello = timeout(HELLO_WITHIN, inbound.message()) => hello,
-        () = context.stopping.cancelled() => return Err(StreamEnd::Goodbye("the server is stopping")),
+        () = context.stopping.cancelled() => return Err(StreamEnd::Goodbye("this server of the control plane is stopping")),
     };
     let hello = match hello {
         Ok(Ok(Some(v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) }))) => hello,
@@ -238,7 +238,7 @@ impl ClientStream {
             let patience =
                 self.waiting_since.unwrap_or_else(Instant::now) + context.config.slow_consumer_after;
             tokio::select! {
-                () = &mut leaving => return StreamEnd::Goodbye("the server is stopping"),
+                () = &mut leaving => return StreamEnd::Goodbye("this server of the control plane is stopping"),
                 () = &mut age => return StreamEnd::Goodbye("stream age limit reached; reconnect"),
                 message = inbound.message() => match message {
                     Ok(Some(message)) => if let Err(end) = self.receive(message) { return end },
@@ -260,10 +260,10 @@ impl ClientStream {
                     bookmark.as_mut().reset(Instant::now() + context.config.bookmark_interval);
                 }
                 changed = self.tables.changed() => if changed.is_err() {
-                    return StreamEnd::Goodbye("the server is stopping");
+                    return StreamEnd::Goodbye("this server of the control plane is stopping");
                 },
                 changed = self.paces.changed() => if changed.is_err() {
-                    return StreamEnd::Goodbye("the server is stopping");
+                    return StreamEnd::Goodbye("this server of the control plane is stopping");
                 },
             }
         }

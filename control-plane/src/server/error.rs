@@ -13,13 +13,13 @@ pub enum StartError {
     #[error(transparent)]
     StoreLocked(OpenError),
     /// The store is damaged; restore a backup.
-    #[error("the store is damaged: {0}")]
+    #[error("the control plane's store is damaged: {0}")]
     StoreDamaged(String),
     /// The store's URL or settings are wrong: a path, a file or an option.
     #[error(transparent)]
     StoreUnusable(OpenError),
     /// The store does not answer.
-    #[error("the store {store} cannot be reached: {reason}")]
+    #[error("the control plane's store {store} cannot be reached: {reason}")]
     StoreUnreachable {
         /// The URL of the store.
         store: String,
@@ -27,7 +27,7 @@ pub enum StartError {
         reason: String,
     },
     /// The job store cannot be opened.
-    #[error("job store {store}: {source}")]
+    #[error("--queues {store}: {source}")]
     JobStore {
         /// The URL of the job store.
         store: String,
@@ -39,7 +39,7 @@ pub enum StartError {
     #[error("{0}")]
     JobStorePlace(String),
     /// The address is taken.
-    #[error("{address} is in use by another process")]
+    #[error("the address {address} is in use by another process; stop it, or set another address")]
     AddressInUse {
         /// The address.
         address: SocketAddr,
@@ -54,7 +54,7 @@ pub enum StartError {
         listen: SocketAddr,
     },
     /// Binding the address failed.
-    #[error("cannot listen on {address}")]
+    #[error("cannot listen on the address {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -77,6 +77,6 @@ pub enum StartError {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// A required task has ended; its failure was logged.
-    #[error("the {0} has stopped")]
+    #[error("the server ends, because its internal task {0} has stopped; the log has the reason")]
     TaskEnded(&'static str),
 }

@@ -39,10 +39,13 @@ pub enum BootstrapError {
     )]
     NoAdmin,
     /// The file does not contain a token.
-    #[error("{} contains no token: expected damper_ID_SECRET, 16 and 64 digits 0-9a-f", .0.display())]
+    #[error(
+        "the file {file} contains no token: expected damper_ID_SECRET, with 16 digits 0-9a-f as ID and 64 as SECRET",
+        file = .0.display()
+    )]
     NoToken(PathBuf),
     /// The file cannot be read or written.
-    #[error("{} cannot be used for the first token", file.display())]
+    #[error("the file {file} for the first admin token cannot be read or written", file = file.display())]
     File {
         /// The path of the file.
         file: PathBuf,

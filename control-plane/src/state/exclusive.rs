@@ -75,7 +75,7 @@ impl ExclusiveWorker {
 }
 
 fn stopping() -> ApiError {
-    ApiError::unavailable("the server is stopping")
+    ApiError::unavailable("this server of the control plane is stopping")
 }
 
 impl CancelCheck {

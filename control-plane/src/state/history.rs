@@ -69,7 +69,7 @@ pub(crate) async fn table_at(state: &State, path: &str, revision: u64) -> Result
         if revision > newest {
             return Err(ApiError::fault(
                 path,
-                format!("{revision} is later than the newest revision, {newest}"),
+                format!("must be at most {newest}, the newest revision, but is {revision}"),
             ));
         }
     }
@@ -128,7 +128,7 @@ pub(crate) async fn touched(
             page => page?,
         };
         let Some(last) = page.last() else {
-            return Err(ApiError::unavailable(format!("the store has no revision {upto} any more")));
+            return Err(ApiError::unavailable(format!("revision {upto} is missing in the store: the store was replaced or restored from a backup")));
         };
         reached = last.revision;
         for change in page {
@@ -137,7 +137,7 @@ pub(crate) async fn touched(
         if bytes > KEPT_BYTES {
             let limit = KEPT_BYTES >> 20;
             return Err(ApiError::Unmet(format!(
-                "the changes after revision {after} have more than {limit} MiB; name a later revision"
+                "the changes since revision {after} exceed {limit} MiB, the limit of one request; choose a later revision"
             )));
         }
     }
@@ -155,7 +155,7 @@ pub(crate) async fn before(
     while reached < upto {
         let page = changes(store, reached, upto).await?;
         let Some(last) = page.last() else {
-            return Err(ApiError::unavailable(format!("the store has no revision {upto} any more")));
+            return Err(ApiError::unavailable(format!("revision {upto} is missing in the store: the store was replaced or restored from a backup")));
         };
         reached = last.revision;
         if let Some(edit) = page.iter().flat_map(|change| &change.edits).find(|edit| edit.key == key) {

@@ -74,9 +74,9 @@ impl State {
         let reached = table.wait_for(|view| view.revision() >= revision);
         match tokio::time::timeout(within, reached).await {
             Ok(Ok(view)) => Ok(view.clone()),
-            Ok(Err(_)) => Err(ApiError::unavailable("the server is stopping")),
+            Ok(Err(_)) => Err(ApiError::unavailable("this server of the control plane is stopping")),
             Err(_) => {
-                Err(ApiError::unavailable(format!("this replica has not reached revision {revision} yet")))
+                Err(ApiError::unavailable(format!("this replica of the control plane has not received revision {revision} from the store yet; try again")))
             }
         }
     }

@@ -107,7 +107,7 @@ async fn compare<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     let (writes, before, edits) = (writes.clone(), before.clone(), edits.to_vec());
     let done = tokio::task::spawn_blocking(move || work(&ChainComparison::new(&writes, &before, &edits)));
-    done.await.map_err(|_| ApiError::unavailable("the server is stopping"))
+    done.await.map_err(|_| ApiError::unavailable("this server of the control plane is stopping"))
 }
 
 fn may_raise(writes: &Writes, edits: &[ProposedEdit]) -> bool {

@@ -23,8 +23,10 @@ pub(crate) fn check_deleted<'s>(
         let ResourceKey::Queue(name) = subject else { continue };
         let unended = jobs.unended_jobs(name);
         if unended > 0 {
-            let jobs = if unended == 1 { "1 job that has" } else { &format!("{unended} jobs that have") };
-            return Err(ApiError::Unmet(format!("queue {name} cannot be deleted: {jobs} not ended")));
+            return Err(ApiError::Unmet(format!(
+                "queue {name} cannot be deleted: it has jobs that have not ended ({unended}); wait for them, or \
+                 cancel them with `damper jobs cancel`"
+            )));
         }
     }
     Ok(())
@@ -52,6 +54,6 @@ mod tests {
         assert!(check_deleted(&OneJob, &others).is_ok());
         let refused = check_deleted(&OneJob, others.iter().chain([&queue("full")])).unwrap_err();
         assert!(matches!(refused, ApiError::Unmet(_)));
-        assert_eq!(refused.to_string(), "queue full cannot be deleted: 1 job that has not ended");
+        assert_eq!(refused.to_string(), "queue full cannot be deleted: it has jobs that have not ended (1); wait for them, or cancel them with `damper jobs cancel`");
     }
 }

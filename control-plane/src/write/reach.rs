@@ -117,11 +117,11 @@ pub(crate) async fn unknown(
     pattern: Pattern,
     near: impl FnOnce(&Pattern) -> Option<Pattern> + Send + 'static,
 ) -> ApiError {
-    let text = format!("there is no {kind} {pattern}");
-    match fleet.state.worker.run(move |_| Ok(near(&pattern))).await {
-        Ok(Some(near)) => ApiError::NotFound(format!("{text}; did you mean {near}?")),
-        _ => ApiError::NotFound(text),
-    }
+    let missing = format!("there is no {kind} {pattern}");
+    ApiError::NotFound(match fleet.state.worker.run(move |_| Ok(near(&pattern))).await {
+        Ok(Some(near)) => format!("{missing}; did you mean {near}?"),
+        _ => missing,
+    })
 }
 
 /// Returns the most similar pattern. A wildcard in place of a name counts as two slips.

@@ -195,38 +195,38 @@ pub type Watch = Pin<Box<dyn Stream<Item = Result<Change, StoreError>> + Send>>;
 pub enum StoreError {
     /// The head is not at the expected revision; nothing was written. Read the changes up to `head` and plan
     /// again.
-    #[error("the store is at revision {head}, not at the expected one")]
+    #[error("the store has changed: it is at revision {head}, not at the expected one; read it again, then retry")]
     Conflict {
         /// The head revision.
         head: u64,
     },
     /// The requested changes are no longer kept. Load the contents and continue from there.
-    #[error("changes up to revision {oldest} are no longer kept")]
+    #[error("the store no longer contains the changes up to revision {oldest}, only later ones")]
     Compacted {
         /// Newest revision whose change was dropped.
         oldest: u64,
     },
     /// Another store is in place: another epoch, or an older copy.
-    #[error("the store was replaced: epoch {epoch}")]
+    #[error("the store was replaced by another one, with the id (epoch) {epoch}")]
     Replaced {
         /// The epoch found.
         epoch: String,
     },
     /// The store is unreachable or does not answer in time. Nothing was written.
-    #[error("the store cannot be reached: {reason}")]
+    #[error("the control plane's store cannot be reached: {reason}")]
     Unavailable {
         /// The attempted operation and its error.
         reason: String,
     },
     /// The store stopped answering during a commit and could not confirm its outcome. Read the changes when
     /// it answers again.
-    #[error("the store stopped answering during the commit, whether it was written is unknown: {reason}")]
+    #[error("the store stopped answering while a change was written; whether the change was stored is unknown: {reason}")]
     Uncertain {
         /// The attempted operation and its error.
         reason: String,
     },
     /// The change is too large for the store; nothing was written.
-    #[error("the change has {size} {what}, the store takes {limit}")]
+    #[error("the change is too large for the store: {size} {what}, at most {limit} are allowed")]
     TooLarge {
         /// Unit: `bytes`, `changes in one commit`, ...
         what: &'static str,
@@ -237,13 +237,13 @@ pub enum StoreError {
     },
     /// The request is invalid for any store: a reserved or malformed key, a key twice in one change, a
     /// revision out of sequence. Nothing was written.
-    #[error("not a change that can be stored: {reason}")]
+    #[error("the store rejects the change as invalid: {reason}")]
     Invalid {
         /// What is wrong, and where.
         reason: String,
     },
     /// The data read is not what was written: a damaged file, or a write by another program.
-    #[error("the store is damaged: {reason}")]
+    #[error("the control plane's store is damaged: {reason}")]
     Damaged {
         /// What was found.
         reason: String,

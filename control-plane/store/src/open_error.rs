@@ -6,13 +6,13 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has the embedded store open.
-    #[error("the store {} is in use by another process; only one can have it open", path.display())]
+    #[error("the store in {path} is in use by another process; only one process can open it", path = path.display())]
     Locked {
         /// The folder.
         path: PathBuf,
     },
     /// The folder cannot be made, read or written.
-    #[error("the store {} cannot be opened", path.display())]
+    #[error("the control plane's store in {path} cannot be opened", path = path.display())]
     Unusable {
         /// The folder.
         path: PathBuf,
@@ -21,7 +21,7 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// The folder does not hold a sound store.
-    #[error("the store {} is damaged: {reason}", path.display())]
+    #[error("the control plane's store in {path} is damaged: {reason}", path = path.display())]
     Damaged {
         /// The folder.
         path: PathBuf,
@@ -29,7 +29,7 @@ pub enum OpenError {
         reason: String,
     },
     /// A certificate or key file cannot be read.
-    #[error("the file {} for the connection to etcd cannot be read", path.display())]
+    #[error("cannot read {path}, a certificate or key file for the connection to etcd", path = path.display())]
     Credentials {
         /// The file.
         path: PathBuf,

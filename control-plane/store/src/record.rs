@@ -225,7 +225,7 @@ pub(crate) fn is_entry(key: &str) -> bool {
 
 pub(crate) fn number(bytes: &[u8], key: &str) -> Result<u64, StoreError> {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
-    text.parse().map_err(|_| damaged(format!("{key} is {text:?}, not a number")))
+    text.parse().map_err(|_| damaged(format!("the value of {key} must be a number, but is {text:?}")))
 }
 
 /// Encodes a change; a record over `inline_bytes` is cut into pieces.

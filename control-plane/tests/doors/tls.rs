@@ -138,7 +138,7 @@ async fn unusable_tls_files_are_all_reported_without_the_key() {
     assert!(faults[0].starts_with("DAMPER_TLS_CERT_PEM: has no certificate"), "{faults:?}");
     assert!(faults[1].starts_with("DAMPER_TLS_KEY_PEM: has no private key"), "{faults:?}");
     let faults = faults_of(TlsConfig::new(Pem::Text(one.certificate.clone()), Pem::Text(other.key))).await;
-    assert!(faults[0].contains("is not the key of the certificate"), "{faults:?}");
+    assert!(faults[0].contains("this private key does not belong to the certificate"), "{faults:?}");
     assert!(!faults.concat().contains(one.key.lines().nth(1).unwrap()));
 }
 

@@ -544,7 +544,7 @@ async fn history_reaches_back_to_the_last_dropped_change() {
     ];
     for refused in refused {
         assert_eq!(refused.code(), Code::OutOfRange, "{refused:?}");
-        assert!(refused.message().ends_with("the history reaches back to revision 3"), "{refused:?}");
+        assert!(refused.message().ends_with("it reaches back to revision 3"), "{refused:?}");
         let found = refused.get_details_error_info().unwrap();
         assert_eq!((found.reason.as_str(), found.metadata["oldest"].as_str()), ("NO_LONGER_KEPT", "3"));
     }

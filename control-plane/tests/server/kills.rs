@@ -572,12 +572,12 @@ async fn watch_and_explain_show_kills() {
     let explained = explain(route.clone()).await;
     let killed = explained.kill.unwrap();
     assert_eq!((killed.key, killed.calls), (Some(of_stock()), true), "the one that stops most");
-    assert!(explained.notes[0].contains("every call is refused"), "{:?}", explained.notes);
+    assert!(explained.notes[0].contains("every call is rejected"), "{:?}", explained.notes);
     assert!(explained.winner.is_some());
     let other = v1::RouteKey { callee_service: "cart".to_owned(), ..route };
     let explained = explain(other).await;
     assert_eq!(explained.kill.unwrap().key, Some(key("*", "*", "*")));
-    assert!(explained.notes[0].contains("nothing is retried or hedged"), "{:?}", explained.notes);
+    assert!(explained.notes[0].contains("no call is retried or hedged"), "{:?}", explained.notes);
     server.stop().await;
 }
 

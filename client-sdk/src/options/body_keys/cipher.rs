@@ -44,16 +44,16 @@ pub(crate) struct SealedBody {
 /// Why a worker cannot read a body.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyProblem {
-    #[error("the worker has no body keys; the body's is {0:?}")]
+    #[error("the job body is encrypted with the key {0:?}, and this worker has no keys")]
     NoKeys(String),
-    #[error("the worker does not have the body key {0:?}")]
+    #[error("the job body is encrypted with the key {0:?}, which this worker does not have")]
     UnknownKey(String),
-    #[error("the body has format {0}, which this version cannot read")]
+    #[error("the job body has the encryption format {0}, which this SDK version cannot read; update the SDK")]
     Format(u8),
-    #[error("the body is not encrypted, which the worker does not accept")]
+    #[error("the job body is not encrypted, and this worker accepts only encrypted ones")]
     Plain,
     /// No worker can.
-    #[error("the body does not authenticate: damaged, or made for another job, queue or route")]
+    #[error("the job body cannot be decrypted: it is damaged, or was encrypted for another job, queue or route")]
     Foreign,
 }
 

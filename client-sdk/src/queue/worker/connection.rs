@@ -127,7 +127,7 @@ impl Connection {
             match tokio::time::timeout(OPEN_WITHIN, client.work(request)).await {
                 Ok(opened) => Ok(opened?.into_inner()),
                 Err(_) => Err(Status::unavailable(format!(
-                    "no response from the job server within {OPEN_WITHIN:?}"
+                    "the control plane did not answer the worker within {OPEN_WITHIN:?}"
                 ))),
             }
         });

@@ -248,7 +248,7 @@ fn exceptions(response: &v1::ListClientsResponse, kills: &[v1::KillSwitch]) -> S
         }
         for kill in disobeyed(client, kills) {
             let what = printable(&routes_text(&kill.key.clone().unwrap_or_default()));
-            lines.push_str(&format!("{who} lacks kill_switch; it ignores the kill {what}\n"));
+            lines.push_str(&format!("{who} ignores the kill switch {what}: its SDK lacks the feature kill_switch; update it\n"));
         }
     }
     if lines.is_empty() { lines } else { format!("\n{lines}") }

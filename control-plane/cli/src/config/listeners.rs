@@ -92,16 +92,16 @@ impl ListenerConfig {
             (None, None) => {
                 let needless = client_ca.is_some() || shown == Some(Shown::Required);
                 if needless {
-                    layers.fault("tls_client_ca: client certificates need TLS; set tls_cert and tls_key");
+                    layers.fault("tls_client_ca: client certificates require TLS; set tls_cert and tls_key too");
                 }
                 None
             }
             (Some(_), None) => {
-                layers.fault("tls_key: required with tls_cert");
+                layers.fault("tls_key: required, because tls_cert is set");
                 None
             }
             (None, Some(_)) => {
-                layers.fault("tls_cert: required with tls_key");
+                layers.fault("tls_cert: required, because tls_key is set");
                 None
             }
         };
@@ -110,7 +110,7 @@ impl ListenerConfig {
             Some(Shown::Optional) | None => ClientCertificates::Optional,
         };
         if client_certificates == ClientCertificates::Required && client_ca.is_none() && tls.is_some() {
-            layers.fault("tls_client_certs: `required` needs tls_client_ca");
+            layers.fault("tls_client_certs: `required` requires tls_client_ca, the CA that verifies client certificates");
         }
         let tls = tls.map(|tls| TlsConfig { client_ca, client_certificates, ..tls });
         let given = args.metrics_plaintext.then_some(true);
@@ -133,7 +133,7 @@ impl Layers<'_> {
         let text = (self.env)(&variable).map(Pem::Text);
         let path = self.pick::<PathBuf>(name, flag, in_file).map(Pem::File);
         if text.is_some() && path.is_some() {
-            self.fault(format!("{variable}: conflicts with {name}; set one of them"));
+            self.fault(format!("{variable}: conflicts with {name}, which is set too; set only one of them"));
         }
         path.or(text)
     }
@@ -180,12 +180,12 @@ mod tests {
     #[test]
     fn missing_parts_of_a_certificate_are_faults() {
         for (env, problem) in [
-            (&[("DAMPER_TLS_CERT", "/c.pem")][..], "tls_key: required with tls_cert"),
-            (&[("DAMPER_TLS_KEY_PEM", "k")], "tls_cert: required with tls_key"),
-            (&[("DAMPER_TLS_CLIENT_CA", "/ca.pem")], "client certificates need TLS"),
+            (&[("DAMPER_TLS_CERT", "/c.pem")][..], "tls_key: required, because tls_cert is set"),
+            (&[("DAMPER_TLS_KEY_PEM", "k")], "tls_cert: required, because tls_key is set"),
+            (&[("DAMPER_TLS_CLIENT_CA", "/ca.pem")], "client certificates require TLS"),
             (
                 &[("DAMPER_TLS_CERT", "c"), ("DAMPER_TLS_KEY", "k"), ("DAMPER_TLS_CLIENT_CERTS", "required")],
-                "`required` needs tls_client_ca",
+                "`required` requires tls_client_ca",
             ),
             (
                 &[("DAMPER_TLS_CERT", "c"), ("DAMPER_TLS_CERT_PEM", "c"), ("DAMPER_TLS_KEY", "k")],

@@ -136,9 +136,9 @@ pub(super) async fn set_in_running_demo(control: SocketAddr, share: Share) -> an
     let answer = FaultsClient::new(channel)
         .set_fault(request)
         .await
-        .with_context(|| format!("the server on {control} is not a demo"))?;
+        .with_context(|| format!("the server on {control} is not a running `damper demo`; set --control to the address that the demo shows"))?;
     let previous = Share { bp: answer.into_inner().previous_bp };
-    println!("stock now fails {share} of its calls, was {previous}");
+    println!("the demo service stock now fails {share} of its calls (before: {previous})");
     Ok(())
 }
 

@@ -226,7 +226,7 @@ fn tables_warn_of_kills_in_force() {
     // Programs read what they asked for and nothing else.
     assert!(!server.run(&["rules", "list", "-o", "json"]).err.contains("in force"));
     let explained = server.run(&["explain", "checkout", "default", KEY[2], KEY[3]]).ok();
-    assert!(explained.contains("overrides every rule: nothing is retried or hedged"), "{explained}");
+    assert!(explained.contains("overrides every rule: no call is retried or hedged"), "{explained}");
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn clients_lists_laggards_with_reasons() {
     server.run(&kill(&[])).ok();
     let told = server.run(&["clients", "--lagging"]).ok();
     assert!(
-        told.contains("checkout default old lacks kill_switch; it ignores the kill to inventory"),
+        told.contains("checkout default old ignores the kill switch to inventory: its SDK lacks the feature kill_switch"),
         "{told}"
     );
     assert!(server.run(&["clients", "--cluster", "other"]).err.contains("no matching client"));

@@ -153,7 +153,7 @@ fn a_client_certificate_is_shown_where_one_is_required() {
     }
     server.run(&["rules", "list", "--cert-file", &cert, "--key-file", &key]).ok();
     let half = server.run(&["rules", "list", "--cert-file", &cert]).failed(64);
-    assert!(half.contains("--key-file: required with --cert-file"), "{half}");
+    assert!(half.contains("--key-file: required, because --cert-file is set"), "{half}");
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl TlsFiles {
         let validity = X509Certificate::from_der(&chain[0]).map(|(_, read)| CertificateValidity::of(&read));
         let shown = CertifiedKey::new(chain, key);
         if let Err(error) = shown.keys_match() {
-            return Err(vec![fault(KEY, &tls.key, &format!("is not the key of the certificate: {error}"))]);
+            return Err(vec![fault(KEY, &tls.key, &format!("this private key does not belong to the certificate: {error}"))]);
         }
         let builder = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])
@@ -92,7 +92,7 @@ impl TlsFiles {
             return match tls.client_certificates {
                 ClientCertificates::Optional => Ok(None),
                 ClientCertificates::Required => {
-                    Err(format!("tls_client_certs: none can be required without {CLIENT_CA}"))
+                    Err(format!("tls_client_certs: `required` requires {CLIENT_CA}, the CA that verifies client certificates"))
                 }
             };
         };

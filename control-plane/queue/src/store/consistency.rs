@@ -92,12 +92,12 @@ impl Contents {
         }
         for (lane, tally) in &recounted {
             if self.tallies.get(lane) != Some(tally) {
-                problems.push(format!("{lane:?}: {:?}, recounted {tally:?}", self.tallies.get(lane)));
+                problems.push(format!("{lane:?} has the counters {:?}, but its jobs give {tally:?}", self.tallies.get(lane)));
             }
         }
         for (lane, tally) in &self.tallies {
             if !recounted.contains_key(lane) && *tally != Tally::default() {
-                problems.push(format!("{lane:?}: {tally:?}, but no jobs"));
+                problems.push(format!("{lane:?} has the counters {tally:?}, but there are no such jobs"));
             }
         }
     }

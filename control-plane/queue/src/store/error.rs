@@ -4,18 +4,18 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Not enough room for further jobs; settlements still work.
-    #[error("job store full: {0}")]
+    #[error("the job store is full: {0}")]
     Full(String),
     /// Content that the store cannot keep.
     #[error("invalid job: {0}")]
     Invalid(String),
     /// The outcome of the commit is unknown, or the store does not respond.
-    #[error("job store unavailable: {0}")]
+    #[error("the job store is unavailable: {0}")]
     Unavailable(String),
     /// The store has damaged or unknown content.
-    #[error("job store damaged: {0}")]
+    #[error("the job store is damaged: {0}")]
     Damaged(String),
     /// Another server has the store open, it belongs to a newer version, or its settings are not safe.
-    #[error("job store cannot be opened: {0}")]
+    #[error("the job store cannot be opened: {0}")]
     Open(String),
 }

@@ -40,7 +40,7 @@ pub(crate) async fn accept(
         && let Some(replica) = table.unaccepted.as_ref().and_then(|found| found.known_by.as_ref())
     {
         return Err(ApiError::Unmet(format!(
-            "this replica holds only what the store contains now, so it cannot refill it; send the request to replica {replica}"
+            "this replica has no earlier entries with which it could refill the store; send the request to replica {replica}"
         )));
     }
     if found != (request.found_epoch.clone(), request.found_revision) {
@@ -74,7 +74,7 @@ fn found(cluster: &Cluster, table: &Snapshot) -> Result<(String, u64), ApiError>
         return Ok((found.epoch.clone(), found.revision));
     }
     if cluster.fleet.hub.held() == 0 {
-        return Err(ApiError::Unmet("nothing to accept: the store is the known one".to_owned()));
+        return Err(ApiError::Unmet("nothing to accept: the store was not replaced, and no client has later rules than it contains".to_owned()));
     }
     Ok((table.epoch().to_string(), table.revision()))
 }

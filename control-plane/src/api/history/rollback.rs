@@ -236,7 +236,9 @@ impl Rollback {
         }
         match &self.of {
             Some(of) if plan.outcome.is_empty() => {
-                Err(ApiError::NotFound(format!("there is no {of}, and was none at revision {}", self.to)))
+                let revision = self.to;
+                let text = format!("nothing to restore: there is no {of}, and there was none at revision {revision}");
+                Err(ApiError::NotFound(text))
             }
             _ => faults.or(plan).map_err(ApiError::Faults),
         }

@@ -59,12 +59,12 @@ pub(crate) async fn read_body(
     let server = jobs.required()?;
     let record = server.get(id).await?.ok_or_else(|| missing(id))?;
     let body = server.body(id).await?;
-    let body = body.ok_or_else(|| ApiError::NotFound(format!("the body of job {id} was removed")))?;
+    let body = body.ok_or_else(|| ApiError::NotFound(format!("the body of job {id} is no longer stored")))?;
     let (queue, principal) = (&record.lane.queue, caller.principal());
     tracing::warn!(%id, queue, reason, principal, "the body of a job was read");
     Ok(v1::ReadBodyResponse { body: body.content, metadata: body.metadata.into_iter().collect() })
 }
 
 fn missing(id: JobId) -> ApiError {
-    ApiError::NotFound(format!("there is no job {id}"))
+    ApiError::NotFound(format!("there is no job with the id {id}"))
 }

@@ -82,9 +82,12 @@ fn cut(Tightened { guard, excess }: &Tightened) -> v1::Cut {
 /// Describes the effect of a kill under any rule.
 fn killed(stored: &StoredKill, now: SystemTime) -> String {
     let kill = &stored.kill;
-    let stops = if kill.calls() { "every call is refused" } else { "nothing is retried or hedged" };
+    let effect = if kill.calls() { "every call is rejected" } else { "no call is retried or hedged" };
     let left = Duration::from_secs(stored.remaining(now).unwrap_or_default().as_secs());
-    format!("kill {} overrides every rule: {stops}, for another {left:?} ({})", kill.pattern(), kill.reason())
+    let (routes, reason) = (kill.pattern(), kill.reason());
+    format!(
+        "for another {left:?}, the kill switch {routes} overrides every rule: {effect} (its reason: {reason})"
+    )
 }
 
 /// Describes the retry limits of the callee.

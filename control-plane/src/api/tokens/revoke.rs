@@ -65,11 +65,11 @@ fn try_out(table: &Snapshot, id: &TokenId) -> Result<v1::RevokeTokenResponse, Ap
 }
 
 fn missing(id: &str) -> ApiError {
-    ApiError::NotFound(format!("there is no token {id}"))
+    ApiError::NotFound(format!("there is no token with the id {id}"))
 }
 
 fn last() -> ApiError {
-    ApiError::Unmet("this is the last admin token that does not expire: create another one first".to_owned())
+    ApiError::Unmet("this token cannot be revoked: it is the last admin token that does not expire; create another one first".to_owned())
 }
 
 /// Deletes a token unless it is the last admin token without an expiry.

@@ -18,23 +18,23 @@ const DOMAIN: &str = "damper.v1";
 /// Reason of a denied request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AccessDenied {
-    #[error("unauthenticated: send `authorization: Bearer damper_ID_SECRET`")]
+    #[error("unauthenticated: a token is required; send it as `authorization: Bearer damper_ID_SECRET`")]
     CredentialMissing,
-    #[error("the token is not one of this control plane, or it was revoked")]
+    #[error("unknown token: it was revoked, or another control plane created it; use a token of this one")]
     TokenInvalid,
-    #[error("the token expired")]
+    #[error("the token expired; use a new one")]
     TokenExpired,
-    #[error("the session expired; sign in again")]
+    #[error("the session of the web UI expired; sign in again")]
     SessionOver,
-    #[error("the token or session was revoked or has expired")]
+    #[error("the token or the session was revoked or has expired: use a new token, or sign in again")]
     Ended,
-    #[error("requires the role {}; {who}", .needed.name())]
+    #[error("requires the role {role}; {who}", role = .needed.name())]
     Role { needed: Role, who: String },
-    #[error("only replicas of the control plane may call this method; {who}")]
+    #[error("only replicas of the control plane may call this method, and the caller is not one; {who}")]
     ReplicasOnly { who: String },
-    #[error("no role may call this method")]
+    #[error("no client may call this method, whatever its role")]
     NotOpen,
-    #[error("{what} is outside the scope of {who}")]
+    #[error("access denied: {what} is outside the scope of {who}, which lists the allowed services")]
     Scope { what: String, who: String },
 }
 

@@ -48,20 +48,20 @@ pub(crate) enum ApiError {
     #[error("{}", owned(.0))]
     Owned(v1::Conflicts),
     /// The planner of a proposal rejects these entries; its sender translates them.
-    #[error("{} entries may not be touched", .0.len())]
+    #[error("{count} of the entries may not be changed by this request", count = .0.len())]
     PlannerRejected(Vec<(String, Option<Entry>)>),
     /// The store is not at the expected revision.
-    #[error("the store is at revision {head}, not at the expected one")]
+    #[error("the store has changed: it is at revision {head}, not at the expected one; read it again, then retry")]
     Moved { head: u64 },
-    #[error("revision {asked} is no longer kept; the history reaches back to revision {oldest}")]
+    #[error("the history no longer contains revision {asked}; it reaches back to revision {oldest}")]
     NoLongerKept { asked: u64, oldest: u64 },
-    #[error("request id {0:?} was used for another request within the last 24 h")]
+    #[error("request id {0:?} was used for another request within the last 24 h: use a new id")]
     RequestIdReused(String),
     #[error(transparent)]
     LimitExceeded(#[from] LimitExceeded),
     #[error("{reason}")]
     Unavailable { reason: String, outcome_known: bool },
-    #[error("not answered within {} s", .0.as_secs())]
+    #[error("the control plane did not complete the request within {seconds} s", seconds = .0.as_secs())]
     TooLate(Duration),
     #[error("{0}")]
     Damaged(String),

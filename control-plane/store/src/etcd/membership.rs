@@ -73,7 +73,7 @@ impl Member {
             () = self.follow_members() => {}
         }
         if let Err(failure) = self.leave().await {
-            tracing::debug!(error = %failure.unavailable(), "this replica's key could not be removed");
+            tracing::debug!(error = %failure.unavailable(), "cannot remove this replica from the list of replicas in etcd");
         }
     }
 
@@ -91,7 +91,7 @@ impl Member {
                     tracing::info!(why, "writing this replica's membership key again");
                 }
                 Err(failure) => {
-                    tracing::debug!(error = %failure.unavailable(), "this replica's membership key could not be written");
+                    tracing::debug!(error = %failure.unavailable(), "cannot write this replica to the list of replicas in etcd");
                 }
             }
             sleep(pause.mul_f64(fastrand::f64())).await;

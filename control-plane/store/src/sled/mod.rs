@@ -432,7 +432,7 @@ impl SledInner {
                 ));
             }
             Err(error) => {
-                return Err(unavailable(format!("cannot read the free space of the disk: {error}")));
+                return Err(unavailable(format!("cannot determine how much space is free on the disk of the store: {error}")));
             }
         }
         let Err(error) = held.write(&write.batch) else { return Ok(()) };

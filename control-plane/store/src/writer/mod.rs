@@ -99,25 +99,25 @@ pub enum ProposeError {
         current: Option<Entry>,
     },
     /// The store is not at the expected revision; nothing was written.
-    #[error("the store is at revision {head}, not at the expected one")]
+    #[error("the store has changed: it is at revision {head}, not at the expected one; read it again, then retry")]
     Moved {
         /// The head revision.
         head: u64,
     },
     /// The proposal's planner rejected some entries; nothing was written.
-    #[error("{} entries may not be touched", .entries.len())]
+    #[error("{count} of the entries may not be changed by this request", count = .entries.len())]
     PlannerRejected {
         /// These entries, as they are.
         entries: Vec<(String, Option<Entry>)>,
     },
     /// The request id was used for another request within the time ids are kept; nothing was written.
-    #[error("the request id {request_id:?} was used for another request")]
+    #[error("the request id {request_id:?} was used for another request: use a new id")]
     RequestIdReused {
         /// The id.
         request_id: String,
     },
     /// The store, or the writer's queue, does not answer in time. Nothing was written.
-    #[error("not written, the store cannot be reached: {reason}")]
+    #[error("nothing was changed: the control plane's store cannot be reached: {reason}")]
     Unavailable {
         /// The attempted operation and its error.
         reason: String,
@@ -132,7 +132,7 @@ pub enum ProposeError {
         reason: String,
     },
     /// The proposal is too large for the store; nothing was written.
-    #[error("the proposal has {size} {what}, the limit is {limit}")]
+    #[error("the change is too large for the store: {size} {what}, at most {limit} are allowed")]
     TooLarge {
         /// Unit.
         what: String,
@@ -142,7 +142,7 @@ pub enum ProposeError {
         limit: usize,
     },
     /// The proposal would exceed the number of entries; nothing was written.
-    #[error("{entries} entries under {prefix:?} would be more than the limit of {limit}")]
+    #[error("the store would contain {entries} entries under {prefix:?}; at most {limit} are allowed")]
     TooManyEntries {
         /// Prefix with the limit.
         prefix: String,
@@ -152,7 +152,7 @@ pub enum ProposeError {
         limit: usize,
     },
     /// The proposal would exceed the bytes of entries; nothing was written.
-    #[error("{bytes} bytes under {prefix:?} would be more than the limit of {limit}")]
+    #[error("the store would contain {bytes} bytes under {prefix:?}; at most {limit} are allowed")]
     TooManyBytes {
         /// Prefix with the limit.
         prefix: String,
@@ -169,7 +169,7 @@ pub enum ProposeError {
         reason: String,
     },
     /// The store holds data that it did not write.
-    #[error("the store is damaged: {reason}")]
+    #[error("the control plane's store is damaged: {reason}")]
     Damaged {
         /// What was found.
         reason: String,

@@ -53,7 +53,7 @@ impl From<CompactionError> for Error {
 pub(super) fn opening(place: &str, error: DatabaseError) -> Error {
     match error {
         DatabaseError::DatabaseAlreadyOpen => {
-            Error::Open(format!("{place} is in use by another process; only one can have it open"))
+            Error::Open(format!("{place} is in use by another process; only one process can open it"))
         }
         DatabaseError::Storage(StorageError::Corrupted(problem)) => {
             Error::Damaged(format!("{place}: {problem}"))

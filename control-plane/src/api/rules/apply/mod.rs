@@ -45,7 +45,7 @@ pub(crate) async fn apply(
     // The reservation is kept until the set is written.
     let (Apply { asked, claim, set }, _reservation) = tokio::select! {
         read = read::read(writes, quota, request) => read?,
-        () = stopping.cancelled() => return Err(ApiError::unavailable("the server is stopping")),
+        () = stopping.cancelled() => return Err(ApiError::unavailable("this server of the control plane is stopping")),
     };
     let over = over_table(writes, &asked, claim, set);
     if let Some(first) = stored_answer(writes, &asked).await? {

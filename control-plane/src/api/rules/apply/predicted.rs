@@ -98,7 +98,7 @@ impl<'a> Prediction<'a> {
         let predict = |(downstream, callee): (Downstream, v1::prediction::Callee)| {
             let found = what_if(&change, downstream);
             let found =
-                found.map_err(|faults| ApiError::Unmet(format!("{key} cannot be simulated: {faults}")))?;
+                found.map_err(|faults| ApiError::Unmet(format!("the rules for {key} cannot be simulated: {faults}")))?;
             let [before, after] = [found.before, found.after].map(|side| Some(to_wire(&side, calls_per_s)));
             Ok(v1::Prediction { callee: callee.into(), before, after })
         };

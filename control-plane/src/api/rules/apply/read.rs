@@ -96,7 +96,7 @@ async fn whole<'r>(
                 }
             }
             Some(apply_rules_request::Kind::Header(_)) => {
-                reading.fault("must be a change: a header may only be the first message");
+                reading.fault("must be a change: only the first message of the stream may be a header");
             }
             None => reading.fault("is required"),
         }
