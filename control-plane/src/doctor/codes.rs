@@ -23,166 +23,166 @@ macro_rules! codes {
 codes! {
     // The control plane itself.
     STORE_STALE = "store_stale", Danger,
-        "The store does not answer: rules stay as they are, and only kills can be changed.",
-        "Restore the store; services keep the rules that they have.";
+        "The control plane's store does not answer: rules stay as they are, and only kill switches can be changed.",
+        "Restore the store (etcd, or the disk of the embedded store). Until then services keep the rules that they have.";
     STORE_UNACCEPTED = "store_unaccepted", Danger,
-        "The store was emptied, replaced or rolled back: replicas and clients keep what they had, and only kills can be changed.",
-        "Restore the previous store. Or write the entries in memory into it with `damper store refill`, or accept its content with `damper store accept`.";
+        "The control plane's store was emptied, replaced or restored to an older state: replicas and clients keep the earlier rules, and only kill switches can be changed.",
+        "Restore the previous store. Or write the earlier rules, which the replicas have in memory, into the new store with `damper store refill`. Or apply the rules of the new store with `damper store accept`.";
     STORE_FULL = "store_full", Danger,
-        "The disk of the store is full: kills can be set and ended, and nothing else can be changed.",
-        "Free space or enlarge the volume. For etcd compact and defragment it or raise its quota, then disarm the alarm.";
+        "The disk of the control plane's store is full: kill switches can be set and ended, and nothing else can be changed.",
+        "Free space or enlarge the volume. If the store is etcd, compact and defragment it or raise its quota, then disarm its NOSPACE alarm.";
     CLIENT_HELD = "client_held", Danger,
-        "Connected processes run rules that the store does not contain: they keep these rules and receive only kills.",
-        "If the store was emptied or restored from a backup, correct its content and run `damper store accept`; otherwise check the epoch and revision that these processes report.";
+        "Connected services run rules that the control plane's store does not contain: they keep these rules and receive only kill switches.",
+        "If the store was emptied or restored from a backup, correct its rules and run `damper store accept`: the services then receive them. Otherwise compare the epoch (id of a store) and the revision that the services report with those of the store.";
     REPLICA_UNREACHABLE = "replica_unreachable", Warning,
-        "Another replica is unreachable: the statistics shown here omit the clients connected to it.",
-        "`damper replicas` shows the cause. A stopped replica leaves the list after 10 s; a running one is reconnected automatically.";
+        "Another replica of the control plane is unreachable: the statistics shown here omit the services that are connected to it.",
+        "Read the cause in `damper replicas`. A stopped replica leaves the list after 10 s; a running one is reconnected automatically.";
     REPLICA_BEHIND = "replica_behind", Warning,
-        "A replica is behind the revision of the others.",
-        "Check that replica's log and its connection to the store; its clients get no changes until it catches up.";
+        "A replica of the control plane has an older revision of the rules than the other replicas.",
+        "Check the log of this replica and its connection to the store. Until it catches up, the services that are connected to it receive no changes.";
     REPLICA_MISSING = "replica_missing", Warning,
-        "There are fewer replicas than `--replicas` names.",
-        "Start the missing replica; set `--replicas` to the new number if the change is intended.";
+        "Fewer replicas of the control plane run than `--replicas` expects.",
+        "Start the missing replica. If the smaller number is intended, set `--replicas` to it.";
     EXPORT_OLD = "export_old", Hint,
-        "Rules and guards have not been exported for a week, as far as the running replicas know.",
-        "Run `damper export` from a timer and keep the file elsewhere, unless the store itself is backed up.";
+        "Rules and guards have not been exported as a backup for a week, as far as the running replicas know.",
+        "Run `damper export` regularly, for example from cron, and keep its file on another machine. Ignore this if the store itself is backed up.";
     TOKEN_ENDS = "token_ends", Warning,
-        "A token expires within 14 days, or has expired; a service with an expired token keeps the rules that it has.",
-        "Create a new token (`damper token create NAME --role ROLE --ttl TIME --file FILE --replace`), deploy it, then revoke the old one.";
+        "An access token expires within 14 days, or has expired; a service with an expired token keeps its present rules and receives no changes.",
+        "Create a new token (`damper token create NAME --role ROLE --ttl TIME --file FILE --replace`), deploy it, then revoke the old one (`damper token revoke`).";
     CLOCKS_DIFFER = "clocks_differ", Warning,
-        "The clocks of two replicas differ by more than 2 s: kills and tokens expire at different times on them.",
-        "Synchronise the clocks of both machines with NTP or chrony. Kills that are set while both run still last for their whole time.";
+        "The clocks of two replicas of the control plane differ by more than 2 s: kill switches and tokens expire at different times on them.",
+        "Synchronise the clocks of both machines with NTP or chrony. A kill switch that is set while both replicas run still lasts for its whole time.";
     AGENT_DENIED = "agent_denied", Warning,
-        "A service is rejected because of its token or certificate, and runs without Damper.",
-        "Give it a token with the role agent and a scope that contains the service (`damper token create NAME --role agent --caller SERVICE`), or a certificate for it.";
+        "The control plane rejects a service because of its token or certificate: the service receives no rules.",
+        "Give the service a token with the role agent and a scope that contains its name (`damper token create NAME --role agent --caller SERVICE`), or a client certificate that is issued for its name.";
     CERTIFICATE_ENDS = "certificate_ends", Warning,
-        "The certificate of this replica is invalid or expires soon; clients reject an invalid one.",
-        "Write the new certificate and its key into their files; they are reloaded within 10 s.";
+        "The TLS certificate of this replica of the control plane expires soon, or is invalid; clients cannot connect with an invalid one.",
+        "Replace the certificate and key files (--tls-cert, --tls-key); the server reloads them within 10 s.";
     CERTIFICATE_NOT_RELOADED = "certificate_not_reloaded", Warning,
-        "The certificate files of this replica have changed and cannot be used; the previous certificate is still in use.",
-        "Fix the problem that the reason names; the files are reloaded within 10 s.";
+        "The TLS certificate files of this replica of the control plane have changed and cannot be used: it still uses the previous certificate.",
+        "Fix the problem of the files that this finding names; the server reloads the files within 10 s.";
     KILL_IN_FORCE = "kill_in_force", Warning,
-        "A kill switch stops retries and hedges, or all calls.",
-        "End it with `damper unkill` after the incident, or let it expire.";
+        "A kill switch stops retries and hedges, or all calls, of the routes that it selects.",
+        "After the incident, end the kill switch with `damper unkill`, or let it expire.";
     KILL_NOT_APPLIED = "kill_not_applied", Danger,
-        "Connected processes do not apply a kill switch in force: they lack the feature, or reject it.",
-        "Update the SDK there. Until then restart these processes with DAMPER_MODE=off, or write off to the override file: both stop all their retries.";
+        "Connected services do not apply a kill switch in force: their SDK lacks the feature, or rejects it.",
+        "Update the SDK of these services. Until then, restart them with the environment variable DAMPER_MODE=off, or write `off` to their override file: both stop all their retries.";
 
     // Clients.
     NO_CLIENT_CONNECTED = "no_client_connected", Warning,
-        "No process of a service is connected: it gets no rules, and its calls are unknown.",
-        "Give `Damper::connect` the address of this control plane and the service's name, then read the service's log.";
+        "No process of a service is connected to the control plane: the service receives no rules, and its calls are unknown.",
+        "In the code of the service, give `Damper::connect` the address of this control plane and the name of the service. Then read the log of the service.";
     CLIENT_LAGS = "client_lags", Warning,
-        "A client has not acknowledged the revision that was sent to it.",
-        "Check the CPU and the network of the process. A stream that is never read is closed.";
+        "A connected process has not confirmed the latest change that was sent to it, so it may run older rules.",
+        "Check the CPU load and the network of this process. If it stops reading, the server closes its connection.";
     ENTRY_REFUSED = "entry_refused", Warning,
-        "Clients reject a rule, guard or kill and keep its previous version.",
-        "Fix the problem that the reason names, or update the SDK of these clients.";
+        "Connected services reject a rule, guard or kill switch as invalid and keep its previous version.",
+        "Fix the problem that this finding names, or update the SDK of these services.";
     OLD_SDK = "old_sdk", Hint,
-        "Processes run an older SDK than others do.",
-        "Update the SDK with the next release of the service.";
+        "Some processes run an older version of Damper's SDK than others.",
+        "Update the SDK of these services with their next release.";
     DUPLICATE_INSTANCE = "duplicate_instance", Warning,
-        "Several processes report under one instance id; the statistics contain only one of them.",
-        "Give each process its own instance id, or leave service.instance.id out.";
+        "Several processes of a service report under the same instance id: the statistics contain only one of them.",
+        "Give each process its own instance id, or remove the setting service.instance.id: each process then generates an id.";
     MODE_OVERRIDDEN = "mode_overridden", Warning,
-        "A process is set locally to a weaker mode, so its rules are not enforced in full.",
-        "Remove DAMPER_MODE or the override file when it is no longer needed.";
+        "A local override weakens the mode of a process (off or observe), so the process does not enforce its rules in full.",
+        "Remove the environment variable DAMPER_MODE or the override file of the process when it is no longer needed.";
     NOT_LIVE = "not_live", Warning,
-        "A connected process still runs on the rules of its state file, or without rules.",
-        "If this persists, check the entries that the process rejects, and its log.";
+        "A process is connected to the control plane, but still runs with the saved rules of its state file, or without rules.",
+        "If this lasts, list the rules that the process rejects (`damper clients --lagging`), and read the log of the process.";
     SERVER_LAYER_MISSING = "server_layer_missing", Warning,
-        "A called service has no server layer, so its own retries multiply with those of its callers.",
-        "Add `damper.server_layer()` to its server.";
+        "A called service does not use the server layer of Damper's SDK, so its own retries multiply with those of its callers.",
+        "In the code of the called service, add `damper.server_layer()` to its gRPC server.";
 
     // Routes.
     RETRY_STORM = "retry_storm", Danger,
-        "Retries and hedges of a route are more than half as many as its calls.",
-        "Stop it with `damper kill`, then limit extra attempts with the rule's retry breaker or budget.";
+        "Retry storm: the calls of a route cause more than one retry or hedge per two calls.",
+        "Stop the retries with `damper kill`. Then limit retries and hedges with the retry breaker or the budget of the rule for this route.";
     STORM_STOPPED = "storm_stopped", Warning,
-        "A kill switch stops a retry storm; the rates still include traffic from before the kill.",
-        "Clears within a minute, once the rates no longer include traffic from before the kill. If it becomes a retry_storm again, find the clients that do not apply the kill.";
+        "A kill switch has stopped a retry storm; the rates of the last minute still include traffic from before.",
+        "Wait for a minute: the finding ends when the rates no longer include this traffic. If it becomes retry_storm again, find the processes that do not apply the kill switch (`damper clients --lagging`).";
     BREAKER_REFUSES = "breaker_refuses", Warning,
-        "A retry breaker is open: the callee fails too often for retries to help.",
-        "Fix the callee; retries resume automatically.";
+        "A retry breaker has stopped the retries of a route: the callee fails too often for retries to help.",
+        "Fix the callee; the retries then resume automatically.";
     TIME_RUNS_OUT = "time_runs_out", Warning,
-        "Calls expire: their deadline or the rule's timeout is shorter than the callee's response time.",
-        "Compare p99 with the rule's timeout and the callers' deadlines: raise them, or fix the callee.";
+        "Calls of a route expire: the caller's deadline or the rule's timeout is shorter than the response time of the callee.",
+        "Compare the callee's p99 response time with the timeout of the rule and the deadlines of the callers. Raise these, or fix the callee.";
     BUDGET_USED_UP = "budget_used_up", Warning,
-        "The budget for extra attempts is exhausted.",
-        "Fix the callee, or raise the budget if the callee can take more load.";
+        "The budget of a rule for retries and hedges is exhausted: no more of them are sent until calls fill it again.",
+        "Fix the callee, or raise the budget in the rule if the callee can take more load.";
     CIRCUIT_NOT_CLOSED = "circuit_not_closed", Warning,
-        "A circuit breaker blocks calls, or lets only probes through.",
+        "A circuit breaker blocks the calls of a route, or lets only a few calls through as probes.",
         "Fix the callee; the circuit breaker closes when its probes succeed.";
     OUTER_LOOP = "outer_loop", Warning,
-        "A service retries calls in a loop of its own, around the calls that Damper retries.",
-        "Remove the loop and let a rule for the route retry instead.";
+        "A service retries calls in a loop in its own code, around calls that Damper retries already: the attempts multiply.",
+        "Remove the loop from the code of the service, and let a rule for the route retry instead.";
     REPEATS_BY_GRPC = "repeats_by_grpc", Warning,
-        "A caller's gRPC client retries calls to a callee on its own, and Damper cannot limit these retries.",
-        "Remove retryPolicy and hedgingPolicy from the callers' gRPC service config.";
+        "The gRPC library of a caller retries calls to a callee on its own, and Damper cannot limit these retries.",
+        "Remove retryPolicy and hedgingPolicy from the gRPC service config of the callers.";
     REPEATS_BY_ENVOY = "repeats_by_envoy", Warning,
-        "Envoy or a service mesh retries calls to a callee, and Damper cannot limit these retries.",
-        "Set attempts: 0 in Istio's VirtualService, or remove retry_policy from Envoy's route.";
+        "Envoy or a service mesh retries calls to a callee on its own, and Damper cannot limit these retries.",
+        "With Istio, set `retries: { attempts: 0 }` in the VirtualService of the callee. With Envoy, remove retry_policy from the route to the callee.";
     REPEATS_SHED = "repeats_shed", Warning,
-        "A callee rejects retries: its callers together retry more than its retry limit allows (setting repeat_limit).",
+        "A callee rejects retries: its callers together send more retries than the limit of its guard allows (setting repeat_limit).",
         "Fix the callee if it fails. Then find the caller with the most retries in `damper routes`, and lower max_attempts in its rule.";
     CONTEXT_LOST = "context_lost", Warning,
         "A service makes calls outside the context of the request that it serves, so its retries multiply with those of its callers.",
-        "Start tasks with `damper_sdk::spawn`, or pass the request's `Context` with its `scope`.";
+        "In the code of the service, start tasks with `damper_sdk::spawn`, or pass the request's `Context` to the task and run it within `Context::scope`.";
     ENDPOINT_FAILING = "endpoint_failing", Warning,
-        "Some endpoints of a callee fail or have no connection, while the others work.",
-        "Restart or replace the instances at these addresses. Clients that have ejected them use them again when they answer.";
+        "Some instances of a callee fail or cannot be connected to, while its other instances work.",
+        "Restart or replace the instances at the addresses that this finding names. Clients that stopped using them use them again when they answer.";
     RETRIES_MEET_ONE_ENDPOINT = "retries_meet_one_endpoint", Hint,
-        "A rule retries calls to a callee of which each client knows a single endpoint, so every retry reaches the same instance.",
-        "Run more instances, or give clients a name that resolves to all of them, in Kubernetes a headless service. With a single instance allow fewer attempts.";
+        "A rule retries calls to a callee of which each client knows only one address, so every retry reaches the same instance.",
+        "Run more instances, or give the clients a name that resolves to all of them (in Kubernetes, a headless service). With a single instance, allow fewer attempts in the rule.";
     FAILING_WITHOUT_RULE = "failing_without_rule", Hint,
-        "Calls of a route fail and no rule applies to it.",
-        "Try a rule in observe: `damper rules init` proposes one.";
+        "Calls of a route fail, and no rule applies to the route.",
+        "Try a rule in observe mode, which sends no retries: `damper rules init` proposes one.";
     CALLEE_MISSPELT = "callee_misspelt", Warning,
-        "No process of a callee is connected, but a service of another name serves exactly the methods called on it.",
-        "Give `client_layer` the callee's own service name: rules and guards for that name do not reach these calls.";
+        "No process of a callee is connected under this name, but a service with another name serves exactly the methods that are called.",
+        "In the code of the caller, give `client_layer` the name of the service that serves these methods. Until then its rules and guards do not apply to these calls.";
     CALLEE_UNKNOWN = "callee_unknown", Hint,
-        "No process of a callee is connected: retries of its callers and its own multiply, and no retry limit protects it.",
-        "Add the SDK to the callee too, if it is yours, and check that both names are spelt alike.";
+        "No process of a callee is connected: its own retries multiply with those of its callers, and no retry limit protects it.",
+        "If the callee is yours, add Damper's SDK to it. Check that the caller and the callee use the same service name.";
 
     // Rules in the fleet.
     MATCHES_NOTHING = "matches_nothing", Warning,
-        "A rule matches no route that any process reports.",
-        "Check the four names of its key with `damper routes`, or delete it.";
+        "A rule matches no route that any process reports, so it has no effect.",
+        "Compare the caller, cluster, callee and method of the rule with the routes in `damper routes`. Correct the rule, or delete it.";
     OBSERVED_FOR_LONG = "observed_for_long", Hint,
-        "A rule has been in observe for more than a week.",
-        "Read in `damper stats` what it would have done (would_ values), then promote it with `damper rules promote` or delete it.";
+        "A rule has been in observe mode for more than a week: it only counts what it would do, and sends no retries.",
+        "Read in `damper stats` what the rule would have done (values that begin with would_). Then enforce it with `damper rules promote`, or delete it.";
     BREAKER_MODE_GONE = "breaker_mode_gone", Hint,
-        "A stored rule sets retry_breaker.mode to adaptive, which no longer exists; the rule uses credit instead.",
-        "Read about credit in docs/policy.md, then put the rule again with mode credit or ratio.";
+        "A stored rule sets retry_breaker.mode to adaptive, which no longer exists; the rule uses the mode credit instead.",
+        "Read about the mode credit in docs/policy.md. Then write the rule again (`damper rules put`) with the mode credit or ratio.";
     SMALL_CALLERS_UNLIMITED = "small_callers_unlimited", Hint,
-        "Many processes with few calls retry a callee: each may retry its first failure of an outage, and no retry limit of the callee bounds their sum.",
-        "Put a guard for the callee with ceiling.repeat_limit in observe, check what it would block, then enforce it.";
+        "Many processes with few calls each retry the same callee: in an outage each may retry its first failure, and no limit applies to the sum of these retries.",
+        "Create a guard for the callee that sets ceiling.repeat_limit in observe mode. Check how many retries it would reject, then enforce it.";
 
     // Queues.
     JOB_STORE_AWAY = "job_store_away", Danger,
-        "The job store does not respond: nothing is submitted or delivered, and settlements wait.",
-        "Restore the job store; workers keep what they work on.";
+        "The job store of the queues does not respond: no job is accepted or delivered, and results of jobs cannot be stored yet.",
+        "Restore the job store. Until then workers continue the jobs that they already have.";
     JOB_STORE_FULL = "job_store_full", Danger,
-        "The disk of the job store has no room: submissions are refused, and kept jobs are delivered.",
-        "Free space or enlarge the volume; delete dead jobs with `damper jobs purge`.";
+        "The disk of the job store is full: new jobs are rejected, and stored jobs are still delivered.",
+        "Free space on the disk or enlarge the volume. To delete the jobs that were given up, run `damper jobs purge`.";
     QUEUE_WITHOUT_POLICY = "queue_without_policy", Danger,
-        "Jobs wait for a queue that does not exist: they are neither delivered nor expired.",
-        "Put the queue again (`damper apply`), or cancel its jobs with `damper jobs cancel`.";
+        "Jobs are stored for a queue that no longer exists: they are neither delivered nor expired.",
+        "Create the queue again (`damper apply`), or cancel its jobs with `damper jobs cancel`.";
     QUEUE_LATE = "queue_late", Warning,
-        "Due jobs of a queue are not delivered in time, although nothing holds them.",
-        "Add workers or raise their concurrency, or raise the queue's max_in_flight or rate.";
+        "Jobs of a queue are delivered too late, although the callee works and the queue is not paused.",
+        "Add workers or raise their concurrency. If the queue limits the deliveries, raise its max_in_flight or rate.";
     QUEUE_HELD = "queue_held", Warning,
-        "Jobs of a queue are held: the callee fails, a kill switch is in force, or the queue is paused.",
-        "Fix the callee, end the kill (`damper unkill`), or resume the queue (`damper queues resume`).";
+        "Jobs of a queue are not delivered: the callee fails, a kill switch is in force, or the queue is paused.",
+        "Fix the callee, end the kill switch (`damper unkill`), or resume the queue (`damper queues resume`).";
     QUEUE_LACKS_WORKER = "queue_lacks_worker", Warning,
-        "Jobs of a queue are due and no worker that may receive them is connected.",
-        "Start a worker, and check that the queue's `workers` names its service.";
+        "Jobs of a queue are due, and no worker that may receive them is connected.",
+        "Start a worker, and check that the setting `workers` of the queue contains the name of its service.";
     QUEUE_DEAD = "queue_dead", Warning,
-        "Jobs of a queue were given up and are kept.",
-        "Read why with `damper jobs list QUEUE --state dead`; once the cause is fixed, `damper jobs replay`, else `damper jobs purge`.";
+        "Jobs of a queue were given up after their attempts failed; they are kept as dead jobs.",
+        "Read the reasons with `damper jobs list QUEUE --state dead`. After the cause is fixed, deliver the jobs again with `damper jobs replay`. To delete them instead, run `damper jobs purge`.";
     QUEUE_NEARLY_FULL = "queue_nearly_full", Warning,
-        "A queue has more than 80 % of its max_jobs or max_bytes.",
-        "Find out why jobs are not delivered, or raise the quota.";
+        "A queue has used more than 80 % of its quota (max_jobs or max_bytes); a full queue rejects new jobs.",
+        "Find out why the jobs are not delivered, or raise the quota of the queue.";
 }
 
 #[cfg(test)]

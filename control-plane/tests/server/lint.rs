@@ -35,7 +35,7 @@ async fn put_returns_findings_for_dry_runs_and_unchanged_rules() {
         assert_eq!(summaries(findings), [BREAKER_OFF]);
         let found = &findings[0];
         assert_eq!(found.subject, "shop * stock stock.v1.Stock/Get");
-        assert_eq!(found.remedy, "Leave the retry breaker on, or set a budget.");
+        assert_eq!(found.remedy, "Turn the retry breaker of the rule on again, or set a budget.");
         assert!(found.message.contains("every call is sent 3 times"), "{found:?}");
     }
     let fine = server.put(rule(key("shop", "stock", "stock.v1.Stock/Get"), 3)).await;
