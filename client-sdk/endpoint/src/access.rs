@@ -218,7 +218,8 @@ fn token(
     match (text, file) {
         (None, None) => (None, Source::Nowhere),
         (Some(_), Some(_)) => {
-            faults.add(&token_file, format!("conflicts with {token}, which is set too; set only one of them"));
+            faults
+                .add(&token_file, format!("conflicts with {token}, which is set too; set only one of them"));
             (Some(token_file), Source::Nowhere)
         }
         (None, Some(file)) => (Some(token_file.clone()), Source::File(file, token_file)),

@@ -97,9 +97,9 @@ impl Connector {
     ) -> Result<StreamHalves, ConnectError> {
         match tokio::time::timeout(OPEN_WITHIN, self.begin(shared, replica)).await {
             Ok(opened) => opened,
-            Err(_) => Err(ConnectError::Failed(format!(
-                "the control plane did not answer within {OPEN_WITHIN:?}"
-            ))),
+            Err(_) => {
+                Err(ConnectError::Failed(format!("the control plane did not answer within {OPEN_WITHIN:?}")))
+            }
         }
     }
 

@@ -51,7 +51,9 @@ pub(super) enum Error {
     Damaged(&'static str),
     #[error("the state file is damaged: {0}")]
     Undecodable(#[from] prost::DecodeError),
-    #[error("the state file has format {0}; this SDK version reads formats {OLDEST_VERSION} to {FORMAT_VERSION}")]
+    #[error(
+        "the state file has format {0}; this SDK version reads formats {OLDEST_VERSION} to {FORMAT_VERSION}"
+    )]
     Version(u32),
     #[error("the state file belongs to the service {service} in the cluster {cluster}, not to this service")]
     Foreign { service: String, cluster: String },

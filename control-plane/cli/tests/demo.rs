@@ -53,7 +53,10 @@ fn demo_shows_the_storm_the_cure_and_the_return_of_retries() {
     kept_orders_are_accepted_and_all_delivered(&report);
     fates_add_up_to_the_calls_that_arrived(&report);
     assert!(told.contains("no retry blocked"), "the last scene does not close with the return of retries");
-    assert!(told.contains("fault switch: the demo service stock now fails all of its calls"), "no word of the fault switch");
+    assert!(
+        told.contains("fault switch: the demo service stock now fails all of its calls"),
+        "no word of the fault switch"
+    );
 }
 
 fn healthy_requests_pass_once(report: &Value) {

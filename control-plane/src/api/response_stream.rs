@@ -131,7 +131,9 @@ impl<T> Stream for ResponseStream<T> {
         let Some(end) = &mut self.end else { return Poll::Ready(None) };
         let ended = ready!(Pin::new(end).poll(context));
         self.end = None;
-        let ended = ended.unwrap_or_else(|_| Err(ApiError::unavailable("the server stopped before the response was complete")));
+        let ended = ended.unwrap_or_else(|_| {
+            Err(ApiError::unavailable("the server stopped before the response was complete"))
+        });
         Poll::Ready(ended.err().map(|error| Err(error.into())))
     }
 }

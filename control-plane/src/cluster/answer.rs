@@ -215,7 +215,9 @@ impl PeerSender {
 
     async fn send(&self, message: v1::FollowResponse) -> Result<(), Status> {
         if *self.cluster.fleet.table().epoch() != self.epoch {
-            return Err(Status::unavailable("the store of this replica was replaced by another one: reconnect"));
+            return Err(Status::unavailable(
+                "the store of this replica was replaced by another one: reconnect",
+            ));
         }
         match timeout(READ_WITHIN, self.out.send(Ok(message))).await {
             Ok(Ok(())) => Ok(()),

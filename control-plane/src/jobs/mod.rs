@@ -43,7 +43,9 @@ impl Jobs {
 
     /// Returns the job server.
     pub(crate) fn required(&self) -> Result<&JobServer, ApiError> {
-        self.server().ok_or_else(|| ApiError::unavailable("jobs are disabled on this server: set its job store with --queues"))
+        self.server().ok_or_else(|| {
+            ApiError::unavailable("jobs are disabled on this server: set its job store with --queues")
+        })
     }
 
     /// Sends all workers a Goodbye. Their leases stay.

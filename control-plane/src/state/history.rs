@@ -128,7 +128,9 @@ pub(crate) async fn touched(
             page => page?,
         };
         let Some(last) = page.last() else {
-            return Err(ApiError::unavailable(format!("revision {upto} is missing in the store: the store was replaced or restored from a backup")));
+            return Err(ApiError::unavailable(format!(
+                "revision {upto} is missing in the store: the store was replaced or restored from a backup"
+            )));
         };
         reached = last.revision;
         for change in page {
@@ -155,7 +157,9 @@ pub(crate) async fn before(
     while reached < upto {
         let page = changes(store, reached, upto).await?;
         let Some(last) = page.last() else {
-            return Err(ApiError::unavailable(format!("revision {upto} is missing in the store: the store was replaced or restored from a backup")));
+            return Err(ApiError::unavailable(format!(
+                "revision {upto} is missing in the store: the store was replaced or restored from a backup"
+            )));
         };
         reached = last.revision;
         if let Some(edit) = page.iter().flat_map(|change| &change.edits).find(|edit| edit.key == key) {

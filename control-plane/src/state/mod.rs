@@ -75,9 +75,9 @@ impl State {
         match tokio::time::timeout(within, reached).await {
             Ok(Ok(view)) => Ok(view.clone()),
             Ok(Err(_)) => Err(ApiError::unavailable("this server of the control plane is stopping")),
-            Err(_) => {
-                Err(ApiError::unavailable(format!("this replica of the control plane has not received revision {revision} from the store yet; try again")))
-            }
+            Err(_) => Err(ApiError::unavailable(format!(
+                "this replica of the control plane has not received revision {revision} from the store yet; try again"
+            ))),
         }
     }
 

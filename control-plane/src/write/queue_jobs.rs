@@ -54,6 +54,9 @@ mod tests {
         assert!(check_deleted(&OneJob, &others).is_ok());
         let refused = check_deleted(&OneJob, others.iter().chain([&queue("full")])).unwrap_err();
         assert!(matches!(refused, ApiError::Unmet(_)));
-        assert_eq!(refused.to_string(), "queue full cannot be deleted: it has jobs that have not ended (1); wait for them, or cancel them with `damper jobs cancel`");
+        assert_eq!(
+            refused.to_string(),
+            "queue full cannot be deleted: it has jobs that have not ended (1); wait for them, or cancel them with `damper jobs cancel`"
+        );
     }
 }

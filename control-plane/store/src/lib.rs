@@ -195,7 +195,9 @@ pub type Watch = Pin<Box<dyn Stream<Item = Result<Change, StoreError>> + Send>>;
 pub enum StoreError {
     /// The head is not at the expected revision; nothing was written. Read the changes up to `head` and plan
     /// again.
-    #[error("the store has changed: it is at revision {head}, not at the expected one; read it again, then retry")]
+    #[error(
+        "the store has changed: it is at revision {head}, not at the expected one; read it again, then retry"
+    )]
     Conflict {
         /// The head revision.
         head: u64,
@@ -220,7 +222,9 @@ pub enum StoreError {
     },
     /// The store stopped answering during a commit and could not confirm its outcome. Read the changes when
     /// it answers again.
-    #[error("the store stopped answering while a change was written; whether the change was stored is unknown: {reason}")]
+    #[error(
+        "the store stopped answering while a change was written; whether the change was stored is unknown: {reason}"
+    )]
     Uncertain {
         /// The attempted operation and its error.
         reason: String,

@@ -203,7 +203,8 @@ async fn excess_on_some_routes_is_accepted_with_a_finding() {
         field: "policy.retry.max_attempts".to_owned(),
         message: format!("{CEILING}; cut where both match"),
         severity: v1::Severity::Warning.into(),
-        remedy: "Keep the settings of the rule within the guard, or ask the owner of the guard to raise it.".to_owned(),
+        remedy: "Keep the settings of the rule within the guard, or ask the owner of the guard to raise it."
+            .to_owned(),
     };
     assert_eq!(answer.findings, [expected]);
     server.stop().await;

@@ -53,7 +53,9 @@ pub(crate) enum BodyProblem {
     #[error("the job body is not encrypted, and this worker accepts only encrypted ones")]
     Plain,
     /// No worker can.
-    #[error("the job body cannot be decrypted: it is damaged, or was encrypted for another job, queue or route")]
+    #[error(
+        "the job body cannot be decrypted: it is damaged, or was encrypted for another job, queue or route"
+    )]
     Foreign,
 }
 

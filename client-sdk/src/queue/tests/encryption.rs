@@ -126,7 +126,8 @@ async fn exchanged_or_damaged_body_makes_its_job_dead() {
         ("no body", v1::Delivery { body: vec![], ..delivery_of(1, &mine) }),
     ];
     let count = changed.len() as u64;
-    let reason = "the job body cannot be decrypted: it is damaged, or was encrypted for another job, queue or route";
+    let reason =
+        "the job body cannot be decrypted: it is damaged, or was encrypted for another job, queue or route";
     for (what, delivery) in changed {
         let dead = How::Dead(v1::Dead { reason: reason.to_owned() });
         assert_eq!(reader.refuse(delivery).await, dead, "{what}");

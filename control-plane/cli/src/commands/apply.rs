@@ -22,7 +22,7 @@ use crate::remote::write::{WriteArgs, warn, warnings};
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
     set: SetArgs,
-    /// Predict the effect on load and success by simulation of the routes with calls in the last minute;
+    /// Predict the effect on load and success: simulate the routes that had calls in the last minute;
     /// change nothing
     #[arg(long, conflicts_with_all = ["dry_run", "wait", "request_id"])]
     what_if: bool,

@@ -16,10 +16,10 @@ use crate::remote::session::Session;
 /// Arguments of `damper chain`.
 #[derive(Args, Debug)]
 pub(crate) struct ChainArgs {
-    /// Only edges that lead to or from this service
+    /// Show only the calls that lead to this service or come from it, directly or over other services
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     service: String,
-    /// Window of the statistics: 5s, 10s or 1m [default: 10s]
+    /// Time over which the rates are averaged: 5s, 10s or 1m [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     window: Option<Duration>,
 }

@@ -21,19 +21,20 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Arguments of `damper clients`.
 #[derive(Args, Debug)]
 pub(crate) struct ClientsArgs {
-    /// Only this service
+    /// List only the processes of this service
     #[arg(long, value_name = "SERVICE", default_value = "", hide_default_value = true)]
     service: String,
-    /// Only this cluster
+    /// List only the processes in this cluster
     #[arg(long, value_name = "CLUSTER", default_value = "", hide_default_value = true)]
     cluster: String,
-    /// Only clients that are behind, rejected a resource or lack a feature
+    /// List only the processes that have not confirmed the newest revision, reject a rule, guard or kill
+    /// switch, or lack a feature
     #[arg(long)]
     lagging: bool,
     /// Repeat until Ctrl-C
     #[arg(short, long)]
     watch: bool,
-    /// Interval of --watch
+    /// Time between two updates of --watch
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
 }
@@ -248,7 +249,9 @@ fn exceptions(response: &v1::ListClientsResponse, kills: &[v1::KillSwitch]) -> S
         }
         for kill in disobeyed(client, kills) {
             let what = printable(&routes_text(&kill.key.clone().unwrap_or_default()));
-            lines.push_str(&format!("{who} ignores the kill switch {what}: its SDK lacks the feature kill_switch; update it\n"));
+            lines.push_str(&format!(
+                "{who} ignores the kill switch {what}: its SDK lacks the feature kill_switch; update it\n"
+            ));
         }
     }
     if lines.is_empty() { lines } else { format!("\n{lines}") }

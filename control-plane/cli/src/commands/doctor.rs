@@ -17,12 +17,12 @@ use crate::remote::session::Session;
 #[command(after_help = "Exit status: 0 nothing at or above the severity, 79 findings.\n\
     docs/findings.md explains each code.")]
 pub(crate) struct DoctorArgs {
-    /// Only this service: its processes, routes and rules
+    /// Check only this service: its processes, routes and rules
     #[arg(long, value_name = "SERVICE", default_value = "", hide_default_value = true)]
     service: String,
     #[command(flatten)]
     minded: SeverityFilter,
-    /// List all checks, not only findings
+    /// List all checks, also those without a finding
     #[arg(short, long)]
     verbose: bool,
 }

@@ -21,10 +21,11 @@ use crate::remote::write::WriteArgs;
 pub(crate) struct ImportArgs {
     #[command(flatten)]
     files: FileArgs,
-    /// Import even if the server has rules, guards or queues; those that are not in the manifests are deleted
+    /// Import even if the server already has rules, guards or queues; those that are not in the manifests are
+    /// deleted
     #[arg(long)]
     replace: bool,
-    /// Accept an export without manifests
+    /// Allow an import without manifests, which leaves the server empty
     #[arg(long)]
     allow_empty: bool,
     #[command(flatten)]

@@ -28,19 +28,20 @@ use crate::remote::write::{WriteArgs, warn, warnings};
 pub(crate) struct KillArgs {
     #[command(flatten)]
     selectors: Selectors,
-    /// Block all calls, not only retries and hedges, also on routes without a rule
+    /// Block all calls of the selected routes, not only retries and hedges; also on routes without a rule
     #[arg(long)]
     calls: bool,
-    /// Duration, at most 24h [default: 1h]
+    /// Time after which the kill switch ends by itself, at most 24h [default: 1h]
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     ttl: Option<Duration>,
-    /// Only if the kill is at this revision; 0 = only if there is none
+    /// Set the kill switch only if the stored one is at this revision; 0 = only if none is stored for these
+    /// routes
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
-    /// Replace a kill with the same selection that stops more or lasts longer
+    /// Replace the stored kill switch for the same routes even if that one stops more or lasts longer
     #[arg(long)]
     replace: bool,
-    /// Accept a selection that matches no known route although similar names exist
+    /// Set the kill switch even if its names match no known route and similar names exist
     #[arg(long)]
     unseen: bool,
     #[command(flatten)]

@@ -22,19 +22,19 @@ pub(crate) struct KillsArgs {}
 /// Selection of routes; without any option none.
 #[derive(Args, Debug)]
 pub(crate) struct Selectors {
-    /// Routes to this callee
+    /// Select the routes to this called service
     #[arg(long, value_name = "SERVICE")]
     callee: Option<String>,
-    /// Routes to this method: package.Service/Method, package.Service/* or GET:/path
+    /// Select the routes to this method: package.Service/Method, package.Service/* or GET:/path
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
-    /// Routes from this caller
+    /// Select the routes from this calling service
     #[arg(long, value_name = "SERVICE")]
     caller: Option<String>,
-    /// Routes from this cluster of callers
+    /// Select the routes whose callers run in this cluster
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
-    /// All routes of the fleet
+    /// Select all routes of all services
     #[arg(long, conflicts_with_all = ["callee", "method", "caller", "cluster"])]
     all: bool,
 }

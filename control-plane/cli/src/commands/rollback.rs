@@ -20,19 +20,19 @@ pub(crate) struct RollbackArgs {
     #[arg(num_args = 4, value_names = ["CALLER", "CLUSTER", "CALLEE", "METHOD"],
           required_unless_present_any = ["all", "queue"], conflicts_with_all = ["all", "queue"])]
     key: Vec<String>,
-    /// The guard with this key instead of the rule
+    /// Roll back the guard with this key instead of the rule
     #[arg(long, conflicts_with_all = ["all", "queue"])]
     guard: bool,
-    /// The queue with this name
+    /// Roll back the queue with this name
     #[arg(long, value_name = "NAME", conflicts_with = "all")]
     queue: Option<String>,
-    /// All rules, guards and queues; with a --reason
+    /// Roll back all rules, guards and queues; requires --reason
     #[arg(long)]
     all: bool,
-    /// Restored revision; 0 is before the first change
+    /// Revision whose state is restored; 0 is the empty state before the first change
     #[arg(long, value_name = "REV")]
     to: u64,
-    /// Roll back only if the resource, with --all the server, is still at this revision
+    /// Roll back only if the rule, guard or queue (with --all: the store) is still at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]

@@ -14,7 +14,7 @@ use crate::remote::session::Session;
 /// Arguments of `damper routes`.
 #[derive(Args, Debug)]
 pub(crate) struct RoutesArgs {
-    /// Only routes without a rule
+    /// List only routes to which no rule applies
     #[arg(long)]
     without_rule: bool,
     #[command(flatten)]

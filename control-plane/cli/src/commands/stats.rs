@@ -30,11 +30,11 @@ pub(crate) struct StatsArgs {
     /// Repeat until Ctrl-C
     #[arg(short, long)]
     watch: bool,
-    /// Interval of --watch, 1s to 60s
+    /// Time between two updates of --watch, 1s to 60s
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: std::time::Duration,
-    /// All statistics of this route; its processes then report every second; with -w over the last second
-    /// unless --window is set
+    /// Show all statistics of this route, which its processes then report every second. With -w the rates are
+    /// those of the last second, unless --window is set
     #[arg(long, value_name = "'CALLER CLUSTER CALLEE METHOD'")]
     route: Option<String>,
     #[command(flatten)]

@@ -23,7 +23,7 @@ pub(crate) struct UnkillArgs {
     #[arg(long, hide = true)]
     #[allow(dead_code, reason = "see its help")]
     calls: bool,
-    /// Only if the kill is at this revision
+    /// End the kill switch only if it is still at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]

@@ -13,19 +13,21 @@ use super::{File, Layers, Text};
 /// Flags of access.
 #[derive(Args, Debug, Default)]
 pub(super) struct AccessArgs {
-    /// Authentication of services, operators and the web UI [env: DAMPER_AUTH] [default: none]
+    /// How services, operators and the web UI authenticate to the control plane [env: DAMPER_AUTH] [default:
+    /// none]
     #[arg(long, value_name = "METHOD")]
     auth: Option<Authentication>,
-    /// File of the first admin token, created with mode 0600 if the store has no token; with --auth tokens
-    /// [env: DAMPER_BOOTSTRAP_TOKEN_FILE]
+    /// With --auth tokens: file for the first admin token. If the store has no admin token, the token in this
+    /// file is accepted; if there is no such file, the server creates it with a new token (mode 0600) [env:
+    /// DAMPER_BOOTSTRAP_TOKEN_FILE]
     #[arg(long, value_name = "FILE")]
     bootstrap_token_file: Option<PathBuf>,
-    /// Origin of the web UI behind a proxy, such as https://damper.example.com; repeatable
-    /// [env: DAMPER_PAGE_ORIGIN, with commas] [default: the host of the request]
+    /// Origin under which browsers reach the web UI behind a proxy, such as https://damper.example.com;
+    /// repeatable [env: DAMPER_PAGE_ORIGIN, with commas] [default: the host of the request]
     #[arg(long, value_name = "URL")]
     page_origin: Vec<PageOrigin>,
-    /// Template of the service name in the SPIFFE id or DNS name of a client certificate, such as
-    /// 'spiffe://example.org/ns/*/sa/{service}'; repeatable [env: DAMPER_CLIENT_IDENTITY, with commas]
+    /// Where the name of the service is in the SPIFFE id or DNS name of a client certificate: a template such
+    /// as 'spiffe://example.org/ns/*/sa/{service}'; repeatable [env: DAMPER_CLIENT_IDENTITY, with commas]
     /// [default: the last part of a SPIFFE id, or a whole DNS name]
     #[arg(long, value_name = "TEMPLATE")]
     client_identity: Vec<ClientIdentity>,

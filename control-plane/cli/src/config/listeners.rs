@@ -20,21 +20,22 @@ pub(super) struct DoorArgs {
     /// [env: DAMPER_TLS_CERT, or the text itself in DAMPER_TLS_CERT_PEM] [default: no TLS]
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// PEM file with the private key [env: DAMPER_TLS_KEY, or the text itself in DAMPER_TLS_KEY_PEM]
+    /// PEM file with the private key of the server certificate [env: DAMPER_TLS_KEY, or the text itself in
+    /// DAMPER_TLS_KEY_PEM]
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// PEM file with the CA certificates that verify clients
-    /// [env: DAMPER_TLS_CLIENT_CA, or the text itself in DAMPER_TLS_CLIENT_CA_PEM] [default: no client
-    /// certificates]
+    /// PEM file with the CA certificates that verify client certificates [env: DAMPER_TLS_CLIENT_CA, or the
+    /// text itself in DAMPER_TLS_CLIENT_CA_PEM] [default: no client certificates]
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
     /// Whether clients must present a certificate [env: DAMPER_TLS_CLIENT_CERTS] [default: optional]
     #[arg(long, value_name = "WHETHER")]
     tls_client_certs: Option<Shown>,
-    /// Serve metrics on --metrics-listen without TLS [env: DAMPER_METRICS_PLAINTEXT]
+    /// Serve the metrics without TLS on the address of --metrics-listen [env: DAMPER_METRICS_PLAINTEXT]
     #[arg(long)]
     metrics_plaintext: bool,
-    /// Time for open connections to end on shutdown, at most 1h [env: DAMPER_DRAIN] [default: 3s]
+    /// Time that open connections have to end when the server shuts down, at most 1h; then it closes them
+    /// [env: DAMPER_DRAIN] [default: 3s]
     #[arg(long, value_name = "TIME")]
     drain: Option<Drain>,
 }
@@ -92,7 +93,9 @@ impl ListenerConfig {
             (None, None) => {
                 let needless = client_ca.is_some() || shown == Some(Shown::Required);
                 if needless {
-                    layers.fault("tls_client_ca: client certificates require TLS; set tls_cert and tls_key too");
+                    layers.fault(
+                        "tls_client_ca: client certificates require TLS; set tls_cert and tls_key too",
+                    );
                 }
                 None
             }

@@ -34,54 +34,63 @@ const QUIET: &str = "h2=error";
 /// Flags of `serve`. Each is also a `DAMPER_*` variable and a key of the file.
 #[derive(Args, Debug, Default)]
 pub(crate) struct ServeArgs {
-    /// Address of gRPC, gRPC-Web and the web UI [env: DAMPER_LISTEN] [default: 127.0.0.1:7600]
+    /// Address that the server listens on, for gRPC, gRPC-Web and the web UI [env: DAMPER_LISTEN] [default:
+    /// 127.0.0.1:7600]
     #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
     listen: Option<SocketAddr>,
-    /// Store of the rules: sled:PATH or etcd://HOST:PORT[,HOST:PORT...][/PREFIX]
-    /// [env: DAMPER_STORE] [default: sled:./damper-data]
+    /// Store for the rules, guards and tokens: sled:PATH (a local folder) or
+    /// etcd://HOST:PORT[,HOST:PORT...][/PREFIX] [env: DAMPER_STORE] [default: sled:./damper-data]
     #[arg(long, value_name = "URL")]
     store: Option<StoreUrl>,
-    /// Job store of the queues: redb:PATH, postgres://USER@HOST/DATABASE[?sslmode=require] or off; a file of
-    /// this machine with a shared --store needs --single-server [env: DAMPER_QUEUES] [default: jobs.redb in
-    /// the folder of an embedded --store, else off]
+    /// Store for the jobs of the queues: redb:PATH (a local file),
+    /// postgres://USER@HOST/DATABASE[?sslmode=require] or off. A local file together with a --store in etcd
+    /// requires --single-server [env: DAMPER_QUEUES] [default: jobs.redb in the folder of a local --store,
+    /// else off]
     #[arg(long, value_name = "URL")]
     queues: Option<QueuesUrl>,
     /// File with the password of the database user of --queues
     /// [env: DAMPER_QUEUES_PASSWORD_FILE, or DAMPER_QUEUES_PASSWORD]
     #[arg(long, value_name = "FILE")]
     queues_password_file: Option<PathBuf>,
-    /// Confirm that there is one server over a shared --store [env: DAMPER_SINGLE_SERVER]
+    /// Confirm that no other server uses the same --store in etcd, so that --queues may be a local file [env:
+    /// DAMPER_SINGLE_SERVER]
     #[arg(long)]
     single_server: bool,
-    /// Separate address for /metrics, /livez and /readyz [env: DAMPER_METRICS_LISTEN] [default: only on --listen]
+    /// Separate address on which the server serves /metrics, /livez and /readyz [env: DAMPER_METRICS_LISTEN]
+    /// [default: only on --listen]
     #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
     metrics_listen: Option<SocketAddr>,
-    /// Retention of the history, at least 24h; the newest 1,000 changes stay longer; if all changes exceed
-    /// 32 MiB, the oldest are removed earlier [env: DAMPER_HISTORY_RETENTION] [default: 30d]
+    /// Time for which the history keeps a change, at least 24h; the newest 1,000 changes are kept longer. If
+    /// the history exceeds 32 MiB, its oldest changes are removed earlier [env: DAMPER_HISTORY_RETENTION]
+    /// [default: 30d]
     #[arg(long, value_name = "TIME")]
     history_retention: Option<Retention>,
-    /// Limit of attempts at the last service of a chain per request at its first, 1 to 1000; a write that
-    /// exceeds it needs --force [env: DAMPER_MAX_AMPLIFICATION] [default: 16]
+    /// Largest number of attempts at the last service of a chain that one request to its first service may
+    /// cause, 1 to 1000. A change of rules above it requires --force [env: DAMPER_MAX_AMPLIFICATION]
+    /// [default: 16]
     #[arg(long, value_name = "N")]
     max_amplification: Option<Amplification>,
-    /// Log format on stderr [env: DAMPER_LOG] [default: text]
+    /// Format of the log on stderr [env: DAMPER_LOG] [default: text]
     #[arg(long, value_name = "FORMAT")]
     log: Option<Log>,
-    /// Log level, or levels per module [env: DAMPER_LOG_LEVEL] [default: info]
+    /// Log level, or levels per module, such as warn,damper_store=debug [env: DAMPER_LOG_LEVEL] [default:
+    /// info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// File with the password of the etcd user [env: DAMPER_ETCD_PASSWORD_FILE, or DAMPER_ETCD_PASSWORD]
+    /// File with the password of the user in the etcd URL of --store [env: DAMPER_ETCD_PASSWORD_FILE, or
+    /// DAMPER_ETCD_PASSWORD]
     #[arg(long, value_name = "FILE")]
     etcd_password_file: Option<PathBuf>,
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]
     doors: DoorArgs,
-    /// Allow a non-loopback address without authentication and TLS [env: DAMPER_INSECURE_ALLOW_PLAINTEXT]
+    /// Allow connections from other machines although authentication or TLS is off [env:
+    /// DAMPER_INSECURE_ALLOW_PLAINTEXT]
     #[arg(long)]
     insecure_allow_plaintext: bool,
-    /// Address of this replica for other replicas on the same etcd: http://HOST:PORT or https://HOST:PORT
-    /// [env: DAMPER_ADVERTISE] [default: --listen, which must be a single address]
+    /// Address at which the other replicas on the same etcd reach this one: http://HOST:PORT or
+    /// https://HOST:PORT [env: DAMPER_ADVERTISE] [default: --listen, if that is a single address]
     #[arg(long, value_name = "URL")]
     advertise: Option<Advertised>,
     /// PEM file with the CA certificates that verify other replicas [env: DAMPER_PEER_CA] [default:
@@ -92,14 +101,14 @@ pub(crate) struct ServeArgs {
     /// address]
     #[arg(long, value_name = "NAME")]
     peer_name: Option<String>,
-    /// Expected number of replicas; `damper doctor` warns about fewer
-    /// [env: DAMPER_REPLICAS] [default: unknown]
+    /// Expected number of replicas of the control plane; `damper doctor` warns if fewer run [env:
+    /// DAMPER_REPLICAS] [default: unknown]
     #[arg(long, value_name = "N", value_parser = ReplicaCount::from_str)]
     replicas: Option<ReplicaCount>,
     /// YAML file with these settings (listen, store, metrics_listen, ...) [env: DAMPER_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Validate configuration and files, then exit (0 valid, 78 invalid)
+    /// Check the settings and the files that they name, then exit (status 0 valid, 78 invalid)
     #[arg(long)]
     pub(crate) check: bool,
 }

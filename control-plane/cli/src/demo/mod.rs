@@ -70,7 +70,7 @@ enum Command {
         /// Share of failed calls: 5%, 0.25%, 100%
         #[arg(value_name = "PERCENT")]
         share: Share,
-        /// Address of the demo's fault switch
+        /// Address at which the running demo accepts this command
         #[arg(long, value_name = "ADDR", default_value_t = server::CONTROL)]
         control: SocketAddr,
     },
@@ -78,32 +78,35 @@ enum Command {
 
 #[derive(clap::Args, Clone, Debug)]
 struct RunArgs {
-    /// Stop after this time, but not before the end of the scenario [default: only on Ctrl-C]
+    /// End the demo after this time, but not before the end of its scenario [default: only on Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
     /// Write the measurements to this file as JSON at the end of the scenario
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Requests per second; an outage costs 27 times as many calls at stock
+    /// Requests per second that the demo sends to its first service. In an outage without Damper, each of
+    /// them can cause 27 calls of the last service, stock
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = value_parser!(u32).range(1..=1000))]
     load: u32,
-    /// Random seed of the failed calls
+    /// Random seed that selects which calls fail
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// No scenario: healthy services under Damper's rules, for experiments
+    /// Run no scenario, only healthy services under rules of Damper, for your own experiments
     #[arg(long, conflicts_with_all = ["report", "observe", "phase_seconds"])]
     playground: bool,
-    /// Add a phase: the first rules only observe the outage, and the demo predicts what enforcing them does
+    /// Add a phase in which the first rules only observe the outage and retry nothing; the demo then predicts
+    /// the effect of enforcing them
     #[arg(long)]
     observe: bool,
-    /// Minimum length of a phase; phases that must outlast the breaker's window are longer
+    /// Shortest length of a phase of the scenario; a phase that the retry breaker must outlast is longer
     #[arg(long, value_name = "SECONDS", default_value_t = 12, value_parser = value_parser!(u64).range(1..=3600))]
     phase_seconds: u64,
-    /// Address of the control plane and its web UI [default: 127.0.0.1:7600, or a
-    /// free port if 7600 is in use]
+    /// Address of the demo's control plane and its web UI [default: 127.0.0.1:7600, or a free port if 7600 is
+    /// in use]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Address of the fault switch [default: 127.0.0.1:7601, or a free port if 7601 is in use]
+    /// Address at which the demo accepts `damper demo fault` [default: 127.0.0.1:7601, or a free port if 7601
+    /// is in use]
     #[arg(long, value_name = "ADDR")]
     control: Option<SocketAddr>,
 }

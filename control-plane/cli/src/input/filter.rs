@@ -10,7 +10,7 @@ use crate::error::CliError;
 pub(crate) struct FilterArgs {
     #[command(flatten)]
     names: NameArgs,
-    /// Only rules of this mode
+    /// List only rules in this mode
     #[arg(long)]
     mode: Option<Mode>,
 }
@@ -18,22 +18,22 @@ pub(crate) struct FilterArgs {
 /// The part of a filter that concerns the key.
 #[derive(Args, Debug)]
 pub(crate) struct NameArgs {
-    /// Only this caller; '*' selects rules and guards for all callers
+    /// List only entries with this calling service; '*' lists the rules and guards for all callers
     #[arg(long, value_name = "SERVICE")]
     caller: Option<String>,
-    /// Only this cluster of callers
+    /// List only entries whose callers run in this cluster
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
-    /// Only this callee
+    /// List only entries with this called service
     #[arg(long, value_name = "SERVICE")]
     callee: Option<String>,
-    /// Only this method
+    /// List only entries with this method
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
-    /// Only entries with this text in the caller, cluster, callee or method
+    /// List only entries whose caller, cluster, callee or method contains this text
     #[arg(long, default_value = "", hide_default_value = true)]
     text: String,
-    /// Only rules and guards of this owner; '' selects those without an owner
+    /// List only rules and guards of this owner; '' lists those without an owner
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
 }
@@ -63,7 +63,7 @@ impl NameArgs {
 /// Window of rates.
 #[derive(Args, Debug)]
 pub(crate) struct WindowArgs {
-    /// Window of the rates: 5s, 10s or 1m [default: 10s]
+    /// Time over which the rates are averaged: 5s, 10s or 1m [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     window: Option<std::time::Duration>,
 }

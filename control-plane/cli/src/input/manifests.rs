@@ -25,7 +25,7 @@ const MAX_DOCUMENTS: usize = 111_000;
 /// Paths of manifests.
 #[derive(Args, Debug)]
 pub(crate) struct FileArgs {
-    /// File of manifests, folder of them (*.yaml, *.yml, *.json, including subfolders) or - for standard
+    /// Manifest file, folder of them (*.yaml, *.yml, *.json, including subfolders) or - for standard
     /// input; repeatable
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", required = true)]
     pub(crate) files: Vec<PathBuf>,

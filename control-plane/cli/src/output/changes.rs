@@ -21,22 +21,22 @@ pub(crate) struct ChangesArgs {
     key: Vec<String>,
     #[command(flatten)]
     names: NameArgs,
-    /// Only changes of this kind
+    /// List only changes of this kind
     #[arg(long)]
     kind: Option<Kind>,
-    /// Only changes of this author
+    /// List only changes by this author
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     by: String,
-    /// Only changes since an age (2h) or a time (2026-07-01T12:00:00Z)
+    /// List only changes after a time (2026-07-01T12:00:00Z) or an age (2h)
     #[arg(long, value_name = "WHEN", value_parser = moment)]
     since: Option<SystemTime>,
-    /// Only changes before an age or a time
+    /// List only changes before a time or an age
     #[arg(long, value_name = "WHEN", value_parser = moment)]
     until: Option<SystemTime>,
-    /// Only changes from this revision on
+    /// List only changes with this revision or a later one
     #[arg(long, value_name = "REV", default_value_t = 0, hide_default_value = true)]
     min_revision: u64,
-    /// Only changes up to this revision
+    /// List only changes with this revision or an earlier one
     #[arg(long, value_name = "REV", default_value_t = 0, hide_default_value = true)]
     max_revision: u64,
 }

@@ -13,10 +13,10 @@ use crate::output::printable;
 /// Severities and codes that fail a command.
 #[derive(Args, Debug)]
 pub(crate) struct SeverityFilter {
-    /// Lowest severity that ends the command with 79
+    /// Lowest severity of a finding that makes the command exit with status 79
     #[arg(long, value_name = "SEVERITY", default_value = "warning")]
     min_severity: Least,
-    /// Ignored finding code; repeatable
+    /// Ignore findings with this code; repeatable
     #[arg(long = "allow", value_name = "CODE")]
     allowed: Vec<String>,
 }

@@ -15,19 +15,20 @@ use crate::remote::client::Client;
 pub(crate) struct SetArgs {
     #[command(flatten)]
     files: FileArgs,
-    /// Owner of the set: resources without an owner get this one, resources of other owners are not changed
+    /// Owner for the rules, guards and queues in the manifests: those without an owner get this one, those of
+    /// other owners are not changed
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
     /// Also delete the rules, guards and queues of --owner that are not in the manifests
     #[arg(long, requires = "owner")]
     pub(crate) prune: bool,
-    /// Also change resources of other owners, and make --owner their owner
+    /// Also change rules, guards and queues of other owners, and make --owner their owner
     #[arg(long)]
     pub(crate) take_over: bool,
-    /// With --prune: accept a set without manifests, which deletes everything of --owner
+    /// With --prune: allow an empty set of manifests, which deletes all rules, guards and queues of --owner
     #[arg(long, requires = "prune")]
     allow_empty: bool,
-    /// Also overwrite resources that changed since the revision in their manifest
+    /// Write a rule, guard or queue even if the stored one was changed after the revision in its manifest
     #[arg(long)]
     overwrite: bool,
 }

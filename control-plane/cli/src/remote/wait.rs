@@ -23,11 +23,11 @@ const AGAIN: &str = "\r\x1b[2K";
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Proof of delivery")]
 pub(crate) struct WaitArgs {
-    /// Wait until all affected clients, or a share of them such as 90%, have acknowledged the change
+    /// Wait until all affected processes, or a share of them such as 90%, have confirmed the change
     /// [default: return when the change is stored]
     #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "100%", value_parser = share)]
     wait: Option<f64>,
-    /// Timeout of --wait
+    /// Longest time that --wait waits
     #[arg(long, value_name = "DURATION", default_value = "30s", requires = "wait", value_parser = within)]
     timeout: Duration,
 }

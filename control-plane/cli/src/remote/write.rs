@@ -16,19 +16,21 @@ const MAX_WARNINGS: usize = 20;
 /// Options of every command that changes something.
 #[derive(Args, Debug)]
 pub(crate) struct WriteArgs {
-    /// Validate on the server, change nothing
+    /// Let the server check the command, but change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Reason, recorded in the history
+    /// Reason of the change, recorded in the history
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) reason: String,
-    /// Exceed the amplification limit of the server; requires --reason
+    /// Write even if the rules then exceed the limit of attempts per request that the server has
+    /// (--max-amplification); requires --reason
     #[arg(long, requires = "reason")]
     pub(crate) force: bool,
-    /// Author of the change [default: the system's user@host]
+    /// Author of the change, recorded in the history [default: the system's user@host]
     #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     pub(crate) author: Option<String>,
-    /// Idempotency key: a second command with it within 24 h returns the first result and changes nothing
+    /// Idempotency key: a second command with the same key within 24 h changes nothing and returns the first
+    /// result
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
     #[command(flatten)]

@@ -367,7 +367,9 @@ fn clients_lists_laggards_with_reasons() {
     server.run(&kill(&[])).ok();
     let told = server.run(&["clients", "--lagging"]).ok();
     assert!(
-        told.contains("checkout default old ignores the kill switch to inventory: its SDK lacks the feature kill_switch"),
+        told.contains(
+            "checkout default old ignores the kill switch to inventory: its SDK lacks the feature kill_switch"
+        ),
         "{told}"
     );
     assert!(server.run(&["clients", "--cluster", "other"]).err.contains("no matching client"));

@@ -162,7 +162,10 @@ fn writes_tell_severity_code_and_remedy() {
     let put = server.run_with(&["rules", "put", "-f", "-"], manifest("checkout", UNBOUNDED).as_bytes());
     let danger = "critical breaker_off checkout * inventory inventory.v1.Inventory/Reserve policy.retry_breaker.enabled: is false";
     assert!(put.err.contains(danger), "{put:?}");
-    assert!(put.err.contains("\n  -> Turn the retry breaker of the rule on again, or set a budget.\n"), "{put:?}");
+    assert!(
+        put.err.contains("\n  -> Turn the retry breaker of the rule on again, or set a budget.\n"),
+        "{put:?}"
+    );
     put.ok();
     let tried = server.run_with(&["apply", "--dry-run", "-f", "-"], manifest("till", UNBOUNDED).as_bytes());
     assert!(tried.err.contains("critical breaker_off till * inventory"), "{tried:?}");

@@ -66,7 +66,11 @@ impl TlsFiles {
         let validity = X509Certificate::from_der(&chain[0]).map(|(_, read)| CertificateValidity::of(&read));
         let shown = CertifiedKey::new(chain, key);
         if let Err(error) = shown.keys_match() {
-            return Err(vec![fault(KEY, &tls.key, &format!("this private key does not belong to the certificate: {error}"))]);
+            return Err(vec![fault(
+                KEY,
+                &tls.key,
+                &format!("this private key does not belong to the certificate: {error}"),
+            )]);
         }
         let builder = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])
@@ -91,9 +95,9 @@ impl TlsFiles {
         let (Some(from), Some(bytes)) = (&tls.client_ca, &self.client_ca) else {
             return match tls.client_certificates {
                 ClientCertificates::Optional => Ok(None),
-                ClientCertificates::Required => {
-                    Err(format!("tls_client_certs: `required` requires {CLIENT_CA}, the CA that verifies client certificates"))
-                }
+                ClientCertificates::Required => Err(format!(
+                    "tls_client_certs: `required` requires {CLIENT_CA}, the CA that verifies client certificates"
+                )),
             };
         };
         let mut roots = RootCertStore::empty();

@@ -92,7 +92,10 @@ impl Contents {
         }
         for (lane, tally) in &recounted {
             if self.tallies.get(lane) != Some(tally) {
-                problems.push(format!("{lane:?} has the counters {:?}, but its jobs give {tally:?}", self.tallies.get(lane)));
+                problems.push(format!(
+                    "{lane:?} has the counters {:?}, but its jobs give {tally:?}",
+                    self.tallies.get(lane)
+                ));
             }
         }
         for (lane, tally) in &self.tallies {

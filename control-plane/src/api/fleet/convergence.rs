@@ -106,8 +106,9 @@ async fn stored_subjects(cluster: &Cluster, revision: u64) -> Result<HashSet<Res
     match cluster.fleet.state.store.changes(revision - 1, revision).await {
         Ok(changes) => {
             let change = changes.iter().find(|change| change.revision == revision);
-            let change =
-                change.ok_or_else(|| ApiError::NotFound(format!("there is no change with the revision {revision}")))?;
+            let change = change.ok_or_else(|| {
+                ApiError::NotFound(format!("there is no change with the revision {revision}"))
+            })?;
             Ok(change.edits.iter().filter_map(|edit| ResourceKey::of_key(&edit.key)).collect())
         }
         Err(damper_store::StoreError::Compacted { oldest }) => Err(ApiError::NoLongerKept { asked, oldest }),
@@ -185,7 +186,9 @@ impl ConvergenceWatcher {
     async fn refresh(&mut self) -> Result<(v1::Convergence, Option<Instant>), ApiError> {
         let table = self.tables.borrow_and_update().clone();
         if *table.epoch() != self.epoch {
-            return Err(ApiError::unavailable("the store was replaced by another one, in which the awaited revision may not exist"));
+            return Err(ApiError::unavailable(
+                "the store was replaced by another one, in which the awaited revision may not exist",
+            ));
         }
         if self.census.is_none() && table.revision() >= self.plan.revision {
             let subjects = subjects(&self.cluster, &table, self.plan.revision).await?;

@@ -74,7 +74,10 @@ fn found(cluster: &Cluster, table: &Snapshot) -> Result<(String, u64), ApiError>
         return Ok((found.epoch.clone(), found.revision));
     }
     if cluster.fleet.hub.held() == 0 {
-        return Err(ApiError::Unmet("nothing to accept: the store was not replaced, and no client has later rules than it contains".to_owned()));
+        return Err(ApiError::Unmet(
+            "nothing to accept: the store was not replaced, and no client has later rules than it contains"
+                .to_owned(),
+        ));
     }
     Ok((table.epoch().to_string(), table.revision()))
 }

@@ -54,7 +54,9 @@ async fn send(
     while reached < upto {
         let page = changes(&*writes.fleet.state.store, reached, upto).await?;
         let Some(last) = page.last() else {
-            return Err(ApiError::unavailable(format!("revision {upto} is missing in the store: the store was replaced or restored from a backup")));
+            return Err(ApiError::unavailable(format!(
+                "revision {upto} is missing in the store: the store was replaced or restored from a backup"
+            )));
         };
         reached = last.revision;
         for change in page.iter().filter(|change| filter.accepts_change(change)) {

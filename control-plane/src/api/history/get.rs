@@ -41,5 +41,7 @@ async fn token(
             stored.map(|wire| v1::Object { kind: Some(v1::object::Kind::Token(wire)) })
         }
     };
-    then.ok_or_else(|| ApiError::NotFound(format!("there was no token with the id {id} at revision {revision}")))
+    then.ok_or_else(|| {
+        ApiError::NotFound(format!("there was no token with the id {id} at revision {revision}"))
+    })
 }

@@ -237,7 +237,9 @@ impl Rollback {
         match &self.of {
             Some(of) if plan.outcome.is_empty() => {
                 let revision = self.to;
-                let text = format!("nothing to restore: there is no {of}, and there was none at revision {revision}");
+                let text = format!(
+                    "nothing to restore: there is no {of}, and there was none at revision {revision}"
+                );
                 Err(ApiError::NotFound(text))
             }
             _ => faults.or(plan).map_err(ApiError::Faults),

@@ -23,8 +23,8 @@ pub(crate) async fn cancel(
     match server.cancel(&identity.service, id).await? {
         Cancellation::Cancelled => Ok(v1::CancelJobResponse { cancelled: true }),
         Cancellation::NotFound => Ok(v1::CancelJobResponse { cancelled: false }),
-        Cancellation::TooLate => {
-            Err(ApiError::Unmet(format!("job {id} cannot be cancelled: it has already been delivered to a worker, or has ended")))
-        }
+        Cancellation::TooLate => Err(ApiError::Unmet(format!(
+            "job {id} cannot be cancelled: it has already been delivered to a worker, or has ended"
+        ))),
     }
 }

@@ -28,7 +28,9 @@ pub(crate) async fn change(
     let (selection, server) = (selection::read(filter)?, jobs.required()?);
     let queue = selection.filter.queue.clone();
     if matches!(change, JobChange::Replay { .. }) && !server.has_policy(&queue) {
-        return Err(ApiError::Unmet(format!("the jobs of queue {queue} cannot be replayed, because the queue does not exist: create it again first")));
+        return Err(ApiError::Unmet(format!(
+            "the jobs of queue {queue} cannot be replayed, because the queue does not exist: create it again first"
+        )));
     }
     let changed = server.change(selection, change, options.validate_only).await?;
     if !options.validate_only {

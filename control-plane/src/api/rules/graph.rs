@@ -77,9 +77,11 @@ fn rules(seen: &GraphInput, graph: &Graph) -> Vec<v1::RuleBound> {
 }
 
 fn known(graph: &Graph, service: &str) -> Result<usize, ApiError> {
-    graph
-        .service(service)
-        .ok_or_else(|| ApiError::NotFound(format!("no route from or to the service {service} is known: list the routes with `damper routes`")))
+    graph.service(service).ok_or_else(|| {
+        ApiError::NotFound(format!(
+            "no route from or to the service {service} is known: list the routes with `damper routes`"
+        ))
+    })
 }
 
 /// Returns for each edge whether it is on a path to or from the service.

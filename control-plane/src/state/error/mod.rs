@@ -51,7 +51,9 @@ pub(crate) enum ApiError {
     #[error("{count} of the entries may not be changed by this request", count = .0.len())]
     PlannerRejected(Vec<(String, Option<Entry>)>),
     /// The store is not at the expected revision.
-    #[error("the store has changed: it is at revision {head}, not at the expected one; read it again, then retry")]
+    #[error(
+        "the store has changed: it is at revision {head}, not at the expected one; read it again, then retry"
+    )]
     Moved { head: u64 },
     #[error("the history no longer contains revision {asked}; it reaches back to revision {oldest}")]
     NoLongerKept { asked: u64, oldest: u64 },

@@ -432,7 +432,9 @@ impl SledInner {
                 ));
             }
             Err(error) => {
-                return Err(unavailable(format!("cannot determine how much space is free on the disk of the store: {error}")));
+                return Err(unavailable(format!(
+                    "cannot determine how much space is free on the disk of the store: {error}"
+                )));
             }
         }
         let Err(error) = held.write(&write.batch) else { return Ok(()) };

@@ -99,7 +99,9 @@ pub enum ProposeError {
         current: Option<Entry>,
     },
     /// The store is not at the expected revision; nothing was written.
-    #[error("the store has changed: it is at revision {head}, not at the expected one; read it again, then retry")]
+    #[error(
+        "the store has changed: it is at revision {head}, not at the expected one; read it again, then retry"
+    )]
     Moved {
         /// The head revision.
         head: u64,

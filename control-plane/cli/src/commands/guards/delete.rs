@@ -15,7 +15,7 @@ use crate::remote::write::{WriteArgs, warn, warnings};
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
     key: Key,
-    /// Only if the guard is at this revision
+    /// Delete the guard only if it is still at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]

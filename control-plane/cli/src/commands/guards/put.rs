@@ -28,10 +28,10 @@ use crate::remote::write::{WriteArgs, warn, warnings};
 pub(crate) struct PutArgs {
     #[command(flatten)]
     file: FileArgs,
-    /// Only if the guard is at this revision; 0 = only if there is none
+    /// Write only if the stored guard is at this revision; 0 = only if no such guard is stored
     #[arg(long, value_name = "N", conflicts_with = "overwrite")]
     expected_revision: Option<u64>,
-    /// Also overwrite a guard that changed since the revision in its manifest
+    /// Write the guard even if the stored one was changed after the revision in the manifest
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]

@@ -24,10 +24,10 @@ pub(crate) struct ChangeArgs {
     /// Count the jobs, change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Reason, recorded in the server's log
+    /// Reason of the change, recorded in the server's log
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
-    /// Author of the change [default: the system's user@host]
+    /// Author of the change, recorded in the history [default: the system's user@host]
     #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     author: Option<String>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct ChangeArgs {
 /// Arguments of `damper jobs replay`.
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
-    /// Deliveries per second, 0.1 to 10000 [default: 10]
+    /// Largest number of the selected jobs that are delivered per second, 0.1 to 10000 [default: 10]
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
     #[command(flatten)]

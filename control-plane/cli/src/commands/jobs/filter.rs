@@ -12,25 +12,25 @@ use crate::input::key::Key;
 pub(crate) struct FilterArgs {
     /// Name of the queue
     queue: String,
-    /// Only jobs in this state; can be repeated
+    /// Select only jobs in this state; can be repeated
     #[arg(long = "state", value_name = "STATE")]
     states: Vec<State>,
-    /// Only jobs whose last failure has this code: UNAVAILABLE, ...
+    /// Select only jobs whose last failure had this gRPC code, such as UNAVAILABLE
     #[arg(long, value_name = "CODE", value_parser = read_code)]
     code: Option<Code>,
-    /// Only the jobs with this key
+    /// Select only jobs with this key
     #[arg(long, default_value = "", hide_default_value = true)]
     key: String,
-    /// Only jobs from this calling service
+    /// Select only jobs from this calling service
     #[arg(long, default_value = "*", hide_default_value = true)]
     caller: String,
-    /// Only jobs from this cluster
+    /// Select only jobs from callers in this cluster
     #[arg(long, default_value = "*", hide_default_value = true)]
     cluster: String,
-    /// Only jobs to this called service
+    /// Select only jobs for this called service
     #[arg(long, default_value = "*", hide_default_value = true)]
     callee: String,
-    /// Only jobs of this method
+    /// Select only jobs for this method
     #[arg(long, default_value = "*", hide_default_value = true)]
     method: String,
 }

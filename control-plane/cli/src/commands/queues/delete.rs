@@ -14,7 +14,7 @@ use crate::remote::write::{WriteArgs, warn, warnings};
 pub(crate) struct DeleteArgs {
     /// Name of the queue
     name: String,
-    /// Only if the queue is at this revision
+    /// Delete the queue only if it is still at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]

@@ -9,7 +9,7 @@ use crate::remote::session::Session;
 /// Arguments of `damper queues list`.
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
-    /// Only if the name or the owner contains this text
+    /// List only queues whose name or owner contains this text
     #[arg(long, default_value = "", hide_default_value = true)]
     text: String,
 }

@@ -16,7 +16,7 @@ use crate::remote::write::WriteArgs;
 pub(crate) struct PauseArgs {
     /// Name of the queue
     name: String,
-    /// Only if the queue is at this revision
+    /// Change the queue only if it is still at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]

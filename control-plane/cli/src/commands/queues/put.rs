@@ -23,10 +23,10 @@ use crate::remote::write::WriteArgs;
 pub(crate) struct PutArgs {
     #[command(flatten)]
     file: FileArgs,
-    /// Only if the queue is at this revision; 0 = only if there is none
+    /// Write only if the stored queue is at this revision; 0 = only if no such queue is stored
     #[arg(long, value_name = "N", conflicts_with = "overwrite")]
     expected_revision: Option<u64>,
-    /// Also overwrite a queue that changed since the revision in its manifest
+    /// Write the queue even if the stored one was changed after the revision in the manifest
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]

@@ -16,7 +16,7 @@ use crate::remote::write::{WriteArgs, warn, warnings};
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
     key: Key,
-    /// Only if the rule is at this revision
+    /// Delete the rule only if it is still at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]

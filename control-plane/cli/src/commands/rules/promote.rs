@@ -19,10 +19,10 @@ use crate::remote::write::WriteArgs;
 pub(crate) struct PromoteArgs {
     #[command(flatten)]
     key: Key,
-    /// New mode [default: the next one]
+    /// New mode of the rule [default: the next one of off, observe, enforce]
     #[arg(long)]
     to: Option<Mode>,
-    /// Only if the rule is at this revision
+    /// Change the rule only if it is still at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]

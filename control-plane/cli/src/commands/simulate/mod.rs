@@ -30,7 +30,7 @@ pub(crate) struct SimulateArgs {
     /// Scenario, a YAML file; - is standard input
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Random seed [default: the scenario's]
+    /// Random seed of the simulation [default: the scenario's]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     /// Draw goodput and attempts over time into an SVG file

@@ -21,22 +21,24 @@ use crate::remote::session::Session;
 pub(crate) struct CreateArgs {
     /// Name of the holder or purpose
     name: String,
-    /// Role
+    /// Role of the token
     #[arg(long)]
     role: Role,
-    /// Only this caller service and its rules: exact, or PREFIX*; repeatable
+    /// Scope of the token: allows only this calling service and its rules, an exact name or PREFIX*;
+    /// repeatable
     #[arg(long, value_name = "SERVICE")]
     caller: Vec<String>,
-    /// Only rules, guards and kills of this callee service: exact, or PREFIX*; repeatable
+    /// Scope of the token: allows only rules, guards and kill switches for this called service, an exact name
+    /// or PREFIX*; repeatable
     #[arg(long, value_name = "SERVICE")]
     callee: Vec<String>,
-    /// Lifetime, 1m to 3650d, or never
+    /// Lifetime of the token, 1m to 3650d, or never
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = time_to_live)]
     ttl: TimeToLive,
-    /// Write the token to this new file, with mode 0600, instead of stdout
+    /// Write the token to this new file (mode 0600) instead of stdout
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Overwrite the file; the token in it stays valid until it is revoked
+    /// Overwrite an existing --file; the token in it stays valid until it is revoked
     #[arg(long, requires = "file")]
     replace: bool,
     #[command(flatten)]

@@ -34,16 +34,16 @@ pub(crate) async fn run(session: &Session, command: TokenCommand) -> Result<(), 
 /// Options of every change of tokens.
 #[derive(Args, Debug)]
 struct ChangeArgs {
-    /// Validate on the server, change nothing
+    /// Let the server check the command, but change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Reason, recorded in the history
+    /// Reason of the change, recorded in the history
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
-    /// Author of the change [default: the system's user@host]
+    /// Author of the change, recorded in the history [default: the system's user@host]
     #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     author: Option<String>,
-    /// Idempotency key: a second command with it within 24 h changes nothing
+    /// Idempotency key: a second command with the same key within 24 h changes nothing
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
 }

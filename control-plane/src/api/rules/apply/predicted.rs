@@ -97,8 +97,9 @@ impl<'a> Prediction<'a> {
         let calls_per_s = route.calls_per_s();
         let predict = |(downstream, callee): (Downstream, v1::prediction::Callee)| {
             let found = what_if(&change, downstream);
-            let found =
-                found.map_err(|faults| ApiError::Unmet(format!("the rules for {key} cannot be simulated: {faults}")))?;
+            let found = found.map_err(|faults| {
+                ApiError::Unmet(format!("the rules for {key} cannot be simulated: {faults}"))
+            })?;
             let [before, after] = [found.before, found.after].map(|side| Some(to_wire(&side, calls_per_s)));
             Ok(v1::Prediction { callee: callee.into(), before, after })
         };
