@@ -26,7 +26,7 @@ test("a route without a rule is listed, with a proposal for the editor", async (
     await expectSound(page);
     await dialog.getByRole("button", { name: "Open in the editor" }).click();
     await expect(page).toHaveURL(/\/rule\?caller=inventory.*propose=1/);
-    await expect(page.getByText("Proposed from measurements")).toBeVisible();
+    await expect(page.getByText("Reasons for the proposed settings")).toBeVisible();
   } finally {
     for (const { key, policy, owner } of taken) {
       await rules.putRule({ rule: create(RuleSchema, { owner, ...(key && { key }), ...(policy && { policy }) }) });

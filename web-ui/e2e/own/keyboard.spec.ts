@@ -197,11 +197,11 @@ test("from the Overview to route, rule and chain; sorting and filter", async ({ 
   const editor = page.getByRole("dialog").getByRole("button", { name: "Open in the editor" });
   await tabTo(page, editor);
   await keyboard.press("Enter");
-  await expect(page.getByText("Proposed from measurements")).toBeVisible();
+  await expect(page.getByText("Reasons for the proposed settings")).toBeVisible();
 
   await tabTo(page, page.getByRole("link", { name: "Clients" }));
   await keyboard.press("Enter");
-  await tabTo(page, page.getByLabel("Only clients with problems"));
+  await tabTo(page, page.getByLabel("Show only clients with problems"));
   await keyboard.press("Space");
   await expect(page).toHaveURL(/only=amiss/);
 });

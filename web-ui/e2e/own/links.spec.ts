@@ -89,7 +89,7 @@ test("clients", async ({ page, connect }) => {
   await asSent();
   await page.getByRole("columnheader", { name: "Instance" }).getByRole("button").click();
   await expect(first(page)).toContainText("orders-10");
-  await page.getByLabel("Only clients with problems").check();
+  await page.getByLabel("Show only clients with problems").check();
   await expect(page.getByText("No client matches.")).toBeVisible();
   await page.goBack();
   await page.goBack();

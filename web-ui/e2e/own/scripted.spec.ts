@@ -32,7 +32,7 @@ test("a client that rejects a rule is named on every page", async ({ page, api, 
   await expect(row).toContainText(/rejected the rule\s+gateway default orders .*: retry\.max_attempts: 3 is above 2, the bound of this build/);
   await expect(page.getByText("1 with problems")).toBeVisible();
   await expectSound(page);
-  await page.getByLabel("Only clients with problems").check();
+  await page.getByLabel("Show only clients with problems").check();
   await expect(page).toHaveURL(/only=amiss/);
   await expect(page.getByRole("row").filter({ hasText: "gateway-2" })).toHaveCount(0);
   await expect(row).toBeVisible();

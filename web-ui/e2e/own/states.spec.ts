@@ -8,9 +8,9 @@ import { at, expect, KEY, live, test } from "./setup";
 const EMPTY = [
   ["/", "No service has reported a call yet."],
   ["/chain", "No service has reported a call yet."],
-  ["/rules", "No rules yet: each call is sent once."],
+  ["/rules", "There are no rules: each call is sent once, without retries."],
   ["/uncovered", "No service has reported a call yet."],
-  ["/guards", "No guards yet: rules apply as written."],
+  ["/guards", "There are no guards: rules apply as written."],
   ["/clients", "No client is connected."],
   ["/history", "No changes yet."],
   ["/kill", "No kill switch is in force."],
@@ -42,7 +42,7 @@ const WAITING = [
   [at("/rule"), "Loading the rule…"],
   [at("/guard"), "Loading the guard…"],
   [at("/route"), "Loading the rule that applies…"],
-  [at("/route"), "Loading the last rule change…"],
+  [at("/route"), "Loading the last change of a rule for this route…"],
 ] as const;
 
 // Blocks matching requests until the returned function is called.
@@ -89,7 +89,7 @@ test("it is loading before the first data, also without workers", async ({ page 
 const FAILING = [
   ["Chain", "Cannot load the chain."],
   ["Guards", "Cannot list the guards."],
-  ["Clients", "Cannot list the clients."],
+  ["Clients", "Cannot load the list of clients."],
   ["History", "Cannot load the history."],
 ] as const;
 

@@ -157,7 +157,7 @@ test("new figures move no service", async () => {
 });
 
 test("an unknown service is reported, with a link back", async () => {
-  shown("/chain?service=ghost", () => { throw new ConnectError("no route from or to ghost is known", Code.NotFound); });
+  shown("/chain?service=ghost", () => { throw new ConnectError("no route from or to the service ghost is known: list the routes with `damper routes`", Code.NotFound); });
   expect(await screen.findByText("No route from or to ghost is known.")).toBeTruthy();
   expect(screen.getByText("The whole chain").getAttribute("href")).toBe("/chain");
 });

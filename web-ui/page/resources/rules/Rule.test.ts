@@ -144,7 +144,7 @@ test("without calls or an answer the review allows saving", async () => {
   const user = userEvent.setup();
   let say: (answer: Answer) => void = () => {};
   shown(() => new Promise((resolve) => { say = resolve; }));
-  expect((await reviewed(user)).textContent).toContain("Simulating the calls of the last minute…");
+  expect((await reviewed(user)).textContent).toContain("Predicting the effect from the calls of the last minute…");
   say({ withoutTraffic: [{}], withoutTrafficTotal: 1 });
   expect(await screen.findByText(/No affected call was made in the last minute/)).toBeTruthy();
   cleanup();

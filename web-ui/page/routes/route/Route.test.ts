@@ -234,7 +234,7 @@ test("gates say how they are set and where they stand", async () => {
 test("winner, losers, cuts with owners and bounds are shown", async () => {
   shown({});
   expect((await screen.findByTestId("winner")).textContent).toMatch(/enforce.*\* \* stock \*.*applies/s);
-  const why = within(screen.getByRole("heading", { name: "Which rule applies, and why" }).closest("section") as HTMLElement);
+  const why = within(screen.getByRole("heading", { name: "Which rule applies to this route, and why" }).closest("section") as HTMLElement);
   expect(why.getByText(/its callee is less specific/).textContent).toContain("* * * *");
   expect(why.getByText("team-platform").closest("tr")?.textContent).toMatch(/retry\.max_attempts.*5 is above 2/s);
   expect(why.getByText(/sustained maximum/).textContent).toMatch(/×1\.10.*plus 3 free retries per process in 10 s/s);
@@ -319,7 +319,7 @@ test("who else repeats is named", async () => {
   shown({}, undefined, { routes: [route("orders", { served, outerLoopCallsPerS: 2, totalOuterLoopCalls: 80n, totalServingCalls: 80n, chainCoverage: 0.75 })] });
   expect((await screen.findByRole("rowheader", { name: "Retries by Envoy" })).closest("tr")?.textContent).toMatch(/▲ 4\.5.*set its retries to 0/s);
   expect(screen.getByText(/calls again in the same request/).textContent).toMatch(/2\.0\/s.*80 total/s);
-  expect(screen.getByText(/made while serving a request/).textContent).toContain("75.0 %");
+  expect(screen.getByText(/made while the caller serves a request/).textContent).toContain("75.0 %");
 });
 
 test("a route without reports still shows its rule", async () => {
@@ -330,5 +330,5 @@ test("a route without reports still shows its rule", async () => {
 
 test.each(["/route", "/route?caller=a&cluster=default&callee=*&method=a.B/C"])("an address without an exact route is reported: %s", async (at) => {
   shown({}, at);
-  expect(await screen.findByText("This URL does not identify a route.")).toBeTruthy();
+  expect(await screen.findByText("The address of this page does not identify a route.")).toBeTruthy();
 });

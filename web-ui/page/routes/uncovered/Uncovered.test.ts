@@ -37,7 +37,7 @@ test("who else repeats is named, most first", async () => {
 
 test("a rule for every route is reported", async () => {
   shown([route("covered", { rule: RULE })]);
-  expect(await screen.findByText("A rule applies to every route.")).toBeTruthy();
+  expect(await screen.findByText("Every known route has a rule.")).toBeTruthy();
 });
 
 test("a proposal comes with its reasons and leads to the editor", async () => {
