@@ -22,7 +22,7 @@ async fn connect_returns_at_once_and_calls_work_without_a_server() {
     let not_ready = damper.ready(Duration::from_secs(30)).await.unwrap_err();
     assert!((30..32).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
     assert_eq!(not_ready.status.source, Source::BuiltIn);
-    assert!(not_ready.to_string().contains("no response from the control plane within 10s"), "{not_ready}");
+    assert!(not_ready.to_string().contains("the control plane did not answer within 10s"), "{not_ready}");
 }
 
 #[tokio::test(start_paused = true)]

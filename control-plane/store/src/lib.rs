@@ -196,7 +196,7 @@ pub enum StoreError {
     /// The head is not at the expected revision; nothing was written. Read the changes up to `head` and plan
     /// again.
     #[error(
-        "the store has changed: it is at revision {head}, not at the expected one; read it again, then retry"
+        "the store has changed: it is at revision {head}, not at the expected one; read it again, then repeat the change"
     )]
     Conflict {
         /// The head revision.

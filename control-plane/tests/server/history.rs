@@ -408,7 +408,7 @@ async fn everything_is_rolled_back_at_one_revision_and_once() {
         let request = v1::RollbackAllRequest { expected_revision: Some(wrong), ..all_back(2) };
         let refused = roll_all_back(&server, request).await.unwrap_err();
         assert_eq!(refused.code(), Code::Aborted, "{refused:?}");
-        assert!(refused.message().contains("the store is at revision 5"), "{refused:?}");
+        assert!(refused.message().contains("it is at revision 5"), "{refused:?}");
     }
     let named = v1::WriteOptions { request_id: "all-1".to_owned(), ..options("kim", "incident 7") };
     let request = v1::RollbackAllRequest { expected_revision: Some(5), options: Some(named), ..all_back(2) };

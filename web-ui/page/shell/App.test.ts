@@ -143,7 +143,7 @@ test("a store that is not the known one is shown until it is accepted", async ()
     await new Promise((resolve) => { signal.addEventListener("abort", resolve); });
   }));
   const banner = await screen.findByTestId("unaccepted");
-  expect(banner.textContent).toMatch(/store was emptied, replaced or rolled back.*the store is empty, expected revision 7.*Services keep their current rules.*damper store status/s);
+  expect(banner.textContent).toMatch(/store was emptied, replaced or restored to an older state.*the store is empty, expected revision 7.*Services keep their current rules.*damper store status/s);
   accept();
   await waitFor(() => { expect(screen.queryByTestId("unaccepted")).toBeNull(); });
 });

@@ -10,7 +10,7 @@ fn findings_exit_79_with_remedies() {
     let server = Serving::start();
     let nobody = server.run(&["doctor"]);
     assert!(nobody.out.contains("warning no_client_connected"), "{nobody:?}");
-    assert!(nobody.out.contains("\n  -> Give `Damper::connect`"), "{nobody:?}");
+    assert!(nobody.out.contains("\n  -> In the code of the service, give `Damper::connect`"), "{nobody:?}");
     nobody.failed(79);
 
     let looping = report(METHOD, |route| {

@@ -113,7 +113,7 @@ fn rollback_of_everything_needs_a_reason() {
         server.run(&[&["rollback", "--all", "--to", "2", "--reason", "incident 7"], more].concat())
     };
     let stale = back(&["--expected-revision", "3"]).failed(75);
-    assert!(stale.contains("the store is at revision 4"), "{stale}");
+    assert!(stale.contains("it is at revision 4"), "{stale}");
     let done = back(&["--expected-revision", "4"]);
     assert!(done.err.contains("revision 5: 1 created, 0 updated, 0 unchanged, 2 deleted"), "{done:?}");
     done.ok();

@@ -86,7 +86,7 @@ fn jobs_are_listed_shown_run_and_cancelled() {
     let counted = server.run(&["jobs", "cancel", "stock-later", "--dry-run"]);
     assert!(counted.err.contains("dry run: nothing was changed"), "{counted:?}");
     let refused = server.run(&["queues", "delete", "stock-later"]).failed(75);
-    assert!(refused.contains("1 job that has not ended"), "{refused}");
+    assert!(refused.contains("has jobs that have not ended (1)"), "{refused}");
     assert_eq!(server.run(&["jobs", "cancel", "stock-later", &id]).ok(), CANCELLED);
     assert!(server.run(&["jobs", "get", &id]).ok().contains("cancelled"));
     server.run(&["jobs", "get", "0190"]).failed(65);

@@ -41,7 +41,7 @@ fn finding_has_line_and_remedy() {
         file.display()
     );
     assert!(ended.out.starts_with(&line), "{ended:?}");
-    assert!(ended.out.contains("\n  -> Leave the retry breaker on"), "{ended:?}");
+    assert!(ended.out.contains("\n  -> Turn the retry breaker of the rule on"), "{ended:?}");
     ended.failed(79);
     assert_eq!(lint(&["-f", text(folder.path()), "--allow", "breaker_off"], "").ok(), "");
 }

@@ -52,7 +52,7 @@ pub(crate) enum ApiError {
     PlannerRejected(Vec<(String, Option<Entry>)>),
     /// The store is not at the expected revision.
     #[error(
-        "the store has changed: it is at revision {head}, not at the expected one; read it again, then retry"
+        "the store has changed: it is at revision {head}, not at the expected one; read it again, then repeat the change"
     )]
     Moved { head: u64 },
     #[error("the history no longer contains revision {asked}; it reaches back to revision {oldest}")]

@@ -100,7 +100,7 @@ pub enum ProposeError {
     },
     /// The store is not at the expected revision; nothing was written.
     #[error(
-        "the store has changed: it is at revision {head}, not at the expected one; read it again, then retry"
+        "the store has changed: it is at revision {head}, not at the expected one; read it again, then repeat the change"
     )]
     Moved {
         /// The head revision.

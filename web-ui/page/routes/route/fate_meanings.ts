@@ -6,7 +6,7 @@ export type Outcome = "ok" | "saved" | "failed" | "neither";
 interface Meaning {
   readonly outcome: Outcome;
   readonly words: string;
-  // Upstream callers do not retry it.
+  // The services that called the caller do not retry the failure.
   readonly stopsAbove?: true;
 }
 
