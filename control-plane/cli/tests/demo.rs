@@ -118,8 +118,8 @@ fn kept_orders_are_accepted_and_all_delivered(report: &Value) {
     assert!(failed > 0.0 && failed <= 60.0 + seconds, "{kept}");
 }
 
-/// The SDKs' own counts against the arrivals; calls in flight at a change of phase may be in the next one. The
-/// deliveries of the queue are calls of the SDK too, and no attempts of a request.
+/// The SDKs' own counts against the arrivals; calls in flight at a change of phase may be in the next one.
+/// Deliveries of the queue are calls of the SDK too, and no attempts of a request.
 fn fates_add_up_to_the_calls_that_arrived(report: &Value) {
     for phase in phases(report) {
         let delivered = match phase["name"].as_str() {
