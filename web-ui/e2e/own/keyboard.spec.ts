@@ -188,7 +188,7 @@ test("from the Overview to route, rule and chain; sorting and filter", async ({ 
   await keyboard.press("Enter");
   await tabTo(page, page.getByRole("link", { name: /shop\.v1\.Stock\/Take/ }));
   await keyboard.press("Enter");
-  await expect(page.getByText("No rule applies:")).toBeVisible();
+  await expect(page.getByText("No rule applies to this route:")).toBeVisible();
 
   await tabTo(page, page.getByRole("link", { name: "Without rules" }));
   await keyboard.press("Enter");

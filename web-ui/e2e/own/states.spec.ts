@@ -14,7 +14,7 @@ const EMPTY = [
   ["/clients", "No client is connected."],
   ["/history", "No changes yet."],
   ["/kill", "No kill switch is in force."],
-  [at("/route"), "No rule applies:"],
+  [at("/route"), "No rule applies to this route:"],
   [at("/rule"), "New, not saved yet."],
   [at("/guard"), "New, not saved yet."],
   ["/history?rev=5", "There is no change at revision 5."],
