@@ -26,7 +26,7 @@ test("a paused store is shown with its time, and Save is disabled", async ({ pag
   const press = page.getByRole("button", { name: "Review 1 change…" });
   await expect(press).toBeEnabled();
   etcd.standStill();
-  await expect(page.getByText(/store has not answered since \d{2}:\d{2}:\d{2} \S+\./)).toBeVisible({ timeout: 30_000 });
+  await expect(page.getByText(/The control plane's store has not answered since \d{2}:\d{2}:\d{2} \S+\./)).toBeVisible({ timeout: 30_000 });
   await expect(press).toBeDisabled();
   await expect(press).toHaveAccessibleDescription(/The store is not responding: only kill switches can be changed/);
   await expect(page.getByTestId("liveness")).toContainText("live");
