@@ -63,6 +63,12 @@ impl Queues {
         }
     }
 
+    /// Refuses all that waits.
+    fn refuse(&mut self, refusal: &ProposeError) {
+        self.urgent.refuse(refusal);
+        self.ordinary.refuse(refusal);
+    }
+
     /// Returns the next queued proposal.
     fn waiting(&mut self) -> Option<Pending> {
         self.urgent.waiting().or_else(|| self.ordinary.waiting())
@@ -107,18 +113,20 @@ impl Task {
     pub(crate) async fn run(mut self, mut proposals: Queues) {
         if let Err(error) = self.reload().await {
             tracing::warn!(%error, "reading the store failed; the writer tries again");
-            refuse_waiting(&mut proposals, None, &as_certain(&refusal_of(error)));
+            proposals.refuse(&as_certain(&refusal_of(error)));
         }
         while let Some(first) = proposals.next().await {
             // Proposers that wait for a long load may withdraw, knowing that nothing was written.
             if let Err(error) = self.know().await {
-                refuse_waiting(&mut proposals, Some(first), &as_certain(&refusal_of(error)));
+                let refusal = as_certain(&refusal_of(error));
+                first.refuse(&refusal);
+                proposals.refuse(&refusal);
                 continue;
             }
             let is_urgent = first.proposal.is_urgent();
             let batch = gather(first, &mut proposals);
             match self.settle(batch).await {
-                Err(refusal) if is_urgent => refuse_waiting(&mut proposals, None, &refusal),
+                Err(refusal) if is_urgent => proposals.refuse(&refusal),
                 // A store that has no room for these may have room for the urgent ones.
                 Err(refusal) => proposals.ordinary.refuse(&refusal),
                 Ok(()) => {}
@@ -279,15 +287,6 @@ fn answer(batch: Vec<Pending>, answers: Vec<Result<Committed, ProposeError>>) {
         // The proposer may be gone.
         let _ = pending.reply.send(answer);
     }
-}
-
-/// Refuses all waiting proposals and this first one.
-fn refuse_waiting(proposals: &mut Queues, first: Option<Pending>, refusal: &ProposeError) {
-    if let Some(first) = first {
-        first.refuse(refusal);
-    }
-    proposals.urgent.refuse(refusal);
-    proposals.ordinary.refuse(refusal);
 }
 
 /// Returns the same error for proposals that were not sent to the store.

@@ -472,8 +472,8 @@ impl Store for Slow {
     }
 
     async fn commit(&self, _: u64, changes: &[Change]) -> Result<(), StoreError> {
-        let mut edits = changes.iter().flat_map(|change| &change.edits);
-        if self.is_full && !crate::is_urgent(edits.by_ref().map(|edit| (&*edit.key, edit.value.as_ref()))) {
+        let edits = changes.iter().flat_map(|change| &change.edits);
+        if self.is_full && !crate::is_urgent(edits.map(|edit| (&*edit.key, edit.value.as_ref()))) {
             return Err(StoreError::Unavailable { reason: "full".to_owned() });
         }
         self.committed.lock().unwrap().extend_from_slice(changes);
