@@ -69,13 +69,8 @@ impl Operator {
         let documents = manifest::parse(QUEUE)?.into_iter().map(|document| document.manifest);
         for manifest in documents {
             let Manifest::Queue(queue) = manifest else { bail!("a document is not a queue") };
-            let options = WriteOptions {
-                reason: "demo: orders that stock did not take".to_owned(),
-                author: "demo".to_owned(),
-                ..WriteOptions::default()
-            };
-            let request =
-                PutQueueRequest { queue: Some(queue), options: Some(options), ..Default::default() };
+            let options = Some(options("demo: orders that stock did not take"));
+            let request = PutQueueRequest { queue: Some(queue), options, ..Default::default() };
             self.queues.put_queue(request).await?;
         }
         Ok(())
@@ -83,13 +78,8 @@ impl Operator {
 
     /// Applies a manifest, all or nothing, and returns the revision.
     pub(super) async fn apply(&mut self, text: &str, reason: &str) -> anyhow::Result<u64> {
-        let header = WriteOptions {
-            reason: reason.to_owned(),
-            author: "demo".to_owned(),
-            // The naive rules exceed the limit of amplification: the scenario shows that.
-            force: true,
-            ..WriteOptions::default()
-        };
+        // The naive rules exceed the limit of amplification: the scenario shows that.
+        let header = WriteOptions { force: true, ..options(reason) };
         let mut messages = vec![apply_rules_request::Kind::Header(header)];
         for document in manifest::parse(text)? {
             let Manifest::Rule(rule) = document.manifest else {
@@ -133,6 +123,10 @@ impl Operator {
         let answer = self.fleet.list_clients(ListClientsRequest::default()).await?;
         Ok(answer.into_inner().clients)
     }
+}
+
+fn options(reason: &str) -> WriteOptions {
+    WriteOptions { reason: reason.to_owned(), author: "demo".to_owned(), ..WriteOptions::default() }
 }
 
 /// Returns the service of a client at this revision or a later one.

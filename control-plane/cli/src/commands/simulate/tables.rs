@@ -164,6 +164,9 @@ fn services(outcome: &Outcome) -> Table {
 
 /// Jobs of the queued loads: one row per strategy and load; empty without such loads.
 fn jobs(outcome: &Outcome) -> String {
+    if outcome.strategies.iter().all(|figures| figures.jobs.is_empty()) {
+        return String::new();
+    }
     let mut table = Table::new(&[
         ("STRATEGY", Align::Left),
         ("QUEUE", Align::Left),
@@ -178,10 +181,8 @@ fn jobs(outcome: &Outcome) -> String {
         ("WAIT P50", Align::Right),
         ("DRAINED", Align::Right),
     ]);
-    let mut is_empty = true;
     for figures in &outcome.strategies {
         for jobs in &figures.jobs {
-            is_empty = false;
             let during = outcome.trouble_us.map(|_| jobs.deliveries_by_phase[1].to_string());
             table.row([
                 figures.strategy.clone(),
@@ -199,5 +200,5 @@ fn jobs(outcome: &Outcome) -> String {
             ]);
         }
     }
-    if is_empty { String::new() } else { format!("\n{table}") }
+    format!("\n{table}")
 }
