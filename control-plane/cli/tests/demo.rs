@@ -39,10 +39,10 @@ impl Drop for Demo {
 #[test]
 fn demo_shows_the_storm_the_cure_and_the_return_of_retries() {
     let folder = tempfile::tempdir().unwrap();
-    let told = run_demo(folder.path());
+    let printed = run_demo(folder.path());
     let text = std::fs::read_to_string(folder.path().join("report.json")).unwrap();
     let report: Value = serde_json::from_str(&text).unwrap();
-    println!("{told}\n{text}");
+    println!("{printed}\n{text}");
 
     let names: Vec<_> = phases(&report).iter().map(|phase| phase["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["healthy", "observe", "naive", "governed", "healed", "queue"]);
@@ -52,9 +52,9 @@ fn demo_shows_the_storm_the_cure_and_the_return_of_retries() {
     retries_return_within_a_window_and_help(&report);
     kept_orders_are_accepted_and_all_delivered(&report);
     fates_add_up_to_the_calls_that_arrived(&report);
-    assert!(told.contains("no retry blocked"), "the last scene does not close with the return of retries");
+    assert!(printed.contains("no retry blocked"), "the last scene does not close with the return of retries");
     assert!(
-        told.contains("fault switch: the demo service stock now fails all of its calls"),
+        printed.contains("fault switch: the demo service stock now fails all of its calls"),
         "no word of the fault switch"
     );
 }
@@ -140,24 +140,24 @@ fn run_demo(folder: &Path) -> String {
     let child =
         Command::new(damper).args(ARGUMENTS).current_dir(folder).stdout(Stdio::piped()).spawn().unwrap();
     let mut demo = Demo(child);
-    let mut told = String::new();
+    let mut printed = String::new();
     for line in BufReader::new(demo.0.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         if line.contains("The demo continues") {
-            let set = Command::new(damper).args(fault_command(&told)).output().unwrap();
+            let set = Command::new(damper).args(fault_command(&printed)).output().unwrap();
             assert!(set.status.success(), "{}", String::from_utf8_lossy(&set.stderr));
         }
-        told.push_str(&line);
-        told.push('\n');
+        printed.push_str(&line);
+        printed.push('\n');
     }
     let status = demo.0.wait().unwrap();
-    assert!(status.success(), "{status}\n{told}");
-    told
+    assert!(status.success(), "{status}\n{printed}");
+    printed
 }
 
 /// `demo fault 100% --control ADDR`, as the demo's first lines tell where its switch is.
-fn fault_command(told: &str) -> Vec<&str> {
-    let line = told.lines().find(|line| line.contains("demo fault 5%")).unwrap();
+fn fault_command(printed: &str) -> Vec<&str> {
+    let line = printed.lines().find(|line| line.contains("demo fault 5%")).unwrap();
     let control = line.split_whitespace().last().unwrap();
     vec!["demo", "fault", "100%", "--control", control]
 }

@@ -408,7 +408,7 @@ async fn everything_is_rolled_back_at_one_revision_and_once() {
         let request = v1::RollbackAllRequest { expected_revision: Some(wrong), ..all_back(2) };
         let refused = roll_all_back(&server, request).await.unwrap_err();
         assert_eq!(refused.code(), Code::Aborted, "{refused:?}");
-        assert!(refused.message().contains("it is at revision 5"), "{refused:?}");
+        assert!(refused.message().contains("the store has changed: it is at revision 5"), "{refused:?}");
     }
     let named = v1::WriteOptions { request_id: "all-1".to_owned(), ..options("kim", "incident 7") };
     let request = v1::RollbackAllRequest { expected_revision: Some(5), options: Some(named), ..all_back(2) };
@@ -544,7 +544,9 @@ async fn history_reaches_back_to_the_last_dropped_change() {
     ];
     for refused in refused {
         assert_eq!(refused.code(), Code::OutOfRange, "{refused:?}");
-        assert!(refused.message().ends_with("it reaches back to revision 3"), "{refused:?}");
+        let message = refused.message();
+        assert!(message.starts_with("the history no longer contains revision "), "{refused:?}");
+        assert!(message.ends_with("; it reaches back to revision 3"), "{refused:?}");
         let found = refused.get_details_error_info().unwrap();
         assert_eq!((found.reason.as_str(), found.metadata["oldest"].as_str()), ("NO_LONGER_KEPT", "3"));
     }

@@ -8,10 +8,13 @@ const METHOD: &str = "inventory.v1.Inventory/Get";
 #[test]
 fn findings_exit_79_with_remedies() {
     let server = Serving::start();
-    let nobody = server.run(&["doctor"]);
-    assert!(nobody.out.contains("warning no_client_connected"), "{nobody:?}");
-    assert!(nobody.out.contains("\n  -> In the code of the service, give `Damper::connect`"), "{nobody:?}");
-    nobody.failed(79);
+    let unconnected = server.run(&["doctor"]);
+    assert!(unconnected.out.contains("warning no_client_connected"), "{unconnected:?}");
+    assert!(
+        unconnected.out.contains("\n  -> In the code of the service, give `Damper::connect`"),
+        "{unconnected:?}"
+    );
+    unconnected.failed(79);
 
     let looping = report(METHOD, |route| {
         route.attempts = 60_000;
