@@ -81,7 +81,7 @@ fn sled_on_a_full_disk_writes_kills_and_goes_on_with_room() {
     let mut child = start(&disk, env!("CARGO_BIN_EXE_store_full"));
     let next = lines_of(&mut child.0);
     let refusal = next();
-    assert!(refusal.starts_with("refused not written"), "{refusal}");
+    assert!(refusal.starts_with("refused nothing was changed"), "{refusal}");
     assert!(
         refusal.contains("disk is full") && refusal.contains("only kills and removals are written"),
         "{refusal}"
