@@ -9,7 +9,7 @@ pub(crate) struct Level {
     pub(crate) rooms: &'static [&'static str],
 }
 
-pub(crate) const LEVELS: [Level; 16] = [
+pub(crate) const LEVELS: [Level; 17] = [
     Level {
         folder: "client-sdk/core/src",
         enforced: true,
@@ -140,6 +140,12 @@ pub(crate) const LEVELS: [Level; 16] = [
             "store", "writer", "clock", "queues", "id", "worker", "state", "figures", "shared", "settle",
             "schedule", "submit", "work", "forget", "operate", "server",
         ],
+    },
+    Level {
+        folder: "control-plane/foreign/src",
+        enforced: true,
+        most: 16,
+        rooms: &["duration", "codes", "backoff", "report", "compare", "options", "selection", "to", "from"],
     },
     Level {
         folder: "control-plane/net/src",

@@ -1,0 +1,73 @@
+//! To Envoy: the routes of a virtual host, and the circuit breakers of the callee's cluster.
+//!
+//! Without `timeout` Envoy ends a call after 15 s, so a rule without one says 0. Without a threshold a cluster
+//! retries three calls at a time, so the threshold is written.
+
+use damper_core::Policy;
+use serde_json::{Value, json};
+
+use super::retry_policy::{ClusterBudget, Max, retry_policy, say};
+use super::{Options, Translation, Written, each, set, words};
+use crate::backoff::wire;
+use crate::duration::{seconds, up_to_millis};
+use crate::report::Said;
+use crate::selection::{Callee, Selected};
+
+/// Writes the fragments of a callee.
+pub(super) fn write(callee: &Callee<'_>, options: &Options, translation: &mut Translation) {
+    let budget = ClusterBudget::of(callee);
+    let parts = each(callee, "Envoy", translation, |selected, policy| {
+        route(selected, policy, &callee.name, options, &budget)
+    });
+    if parts.is_empty() {
+        return;
+    }
+    let routes: Vec<Value> = parts.into_iter().map(|(_, route)| route).collect();
+    let threshold = match &budget {
+        ClusterBudget::Same(budget) => json!({
+            "retry_budget": {
+                "budget_percent": { "value": ClusterBudget::percent(budget) },
+                "min_retry_concurrency": budget.min_per_second,
+            },
+        }),
+        ClusterBudget::None | ClusterBudget::Conflict => json!({ "max_retries": u32::MAX }),
+    };
+    translation.documents.push(json!({
+        "virtual_host": { "name": callee.name, "domains": [callee.name], "routes": routes },
+        "cluster": { "name": callee.name, "circuit_breakers": { "thresholds": [threshold] } },
+    }));
+}
+
+fn route(
+    selected: &Selected<'_>,
+    policy: &Policy,
+    cluster: &str,
+    options: &Options,
+    budget: &ClusterBudget,
+) -> Written<Value> {
+    let matched = match selected.grpc_method().map_err(|problem| vec![problem])? {
+        None => json!({ "prefix": "/" }),
+        Some((service, None)) => json!({ "prefix": format!("/{service}/") }),
+        Some((service, Some(method))) => json!({ "path": format!("/{service}/{method}") }),
+    };
+    let mut said = Said::default();
+    let timeout = policy.timeout.map(up_to_millis);
+    said.policy.timeout = timeout.map(wire);
+    said.why("timeout", "Envoy counts milliseconds");
+    let mut action = json!({ "cluster": cluster, "timeout": seconds(timeout.unwrap_or_default()) });
+    let mut written = policy.retry.as_ref().and_then(|retry| retry_policy(retry, Max::Own));
+    if let Some(written) = &mut written {
+        written.per_try_timeout = written.per_try_timeout.map(up_to_millis);
+        let mut retry = json!({
+            "retry_on": written.conditions,
+            "num_retries": written.retries,
+            "retry_back_off": { "base_interval": seconds(written.base), "max_interval": seconds(written.max) },
+        });
+        set(&mut retry, "per_try_timeout", written.per_try_timeout.map(seconds));
+        set(&mut action, "retry_policy", Some(retry));
+    }
+    say(policy, written.as_ref(), options.chain_flag, &mut said);
+    budget.say(policy, &mut said);
+    let provenance = json!({ "filter_metadata": { crate::ANNOTATION: { "rule": words(selected) } } });
+    Ok((json!({ "match": matched, "route": action, "metadata": provenance }), said))
+}

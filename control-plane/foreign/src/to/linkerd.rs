@@ -1,0 +1,102 @@
+//! To Linkerd: a `GRPCRoute` for each rule, with Linkerd's annotations.
+//!
+//! Linkerd retries with its own waits of 25 to 250 ms, and knows the five codes that Envoy knows. A
+//! `ServiceProfile` of the same Service switches these annotations off.
+
+use damper_core::{Policy, Ratio};
+use damper_proto::v1;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+use super::{Options, Translation, Written, each, host, set, words};
+use crate::backoff::{Curve, allow, wire};
+use crate::codes;
+use crate::duration::{seconds, whole_millis};
+use crate::report::Said;
+use crate::selection::{Callee, Selected};
+
+/// Writes the routes of a callee.
+pub(super) fn write(
+    callee: &Callee<'_>,
+    options: &Options,
+    translation: &mut Translation,
+) -> Result<(), String> {
+    let host = host(&callee.name)?;
+    let port = options.port.ok_or("a route needs the port of the callee's Service; say --port")?;
+    let parts = each(callee, "Linkerd", translation, |selected, policy| route(selected, policy, host, port));
+    for (number, (_, mut route)) in parts.into_iter().enumerate() {
+        if let Some(metadata) = route.get_mut("metadata") {
+            set(metadata, "name", Some(format!("damper-{host}-{number}")));
+            translation.documents.push(route);
+        }
+    }
+    translation.notes.push(format!("a ServiceProfile of {host} would switch these annotations off"));
+    Ok(())
+}
+
+fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Written<Value> {
+    let method = selected.grpc_method().map_err(|problem| vec![problem])?;
+    let mut said = Said::default();
+    let mut annotations = json!({ format!("{}/rules", crate::ANNOTATION): words(selected) });
+    let per_attempt = policy.retry.as_ref().and_then(|retry| retry.per_attempt_timeout);
+    for (setting, limit) in
+        [("policy.timeout", policy.timeout), ("policy.retry.per_attempt_timeout", per_attempt)]
+    {
+        if let Some(limit) = limit.filter(|limit| whole_millis(*limit).is_none()) {
+            return Err(vec![format!("{setting}: Linkerd takes whole milliseconds, not {}", seconds(limit))]);
+        }
+    }
+    let millis = |limit: Duration| format!("{}ms", limit.as_millis());
+    set(&mut annotations, "timeout.linkerd.io/request", policy.timeout.map(millis));
+    said.policy.timeout = policy.timeout.map(wire);
+    if let Some(retry) = &policy.retry {
+        let known = codes::known(retry.codes);
+        if !known.is_empty() {
+            set(&mut annotations, "retry.linkerd.io/grpc", Some(codes::grpc_conditions(known).join(",")));
+            set(
+                &mut annotations,
+                "retry.linkerd.io/limit",
+                Some(retry.max_attempts.saturating_sub(1).to_string()),
+            );
+            set(&mut annotations, "retry.linkerd.io/timeout", per_attempt.map(millis));
+            said.policy.retry = Some(v1::Retry {
+                max_attempts: Some(retry.max_attempts),
+                per_attempt_timeout: per_attempt.map(wire),
+                codes: Some(allow(known.iter())),
+                backoff: Some(own_waits().wire(v1::Jitter::Full, None)),
+                ..Default::default()
+            });
+            if per_attempt.is_some() {
+                said.note("retry.per_attempt_timeout", "limits the time to the response's headers");
+            }
+        }
+    }
+    said.why("retry.codes", "Linkerd knows five codes: 1, 4, 8, 13 and 14");
+    said.why("retry.backoff", "Linkerd waits 25 to 250 ms");
+    let budget = "Linkerd has a budget only in a ServiceProfile, which switches these annotations off";
+    said.why("budget.ratio", budget);
+    said.why("budget.min_per_second", budget);
+    said.why("chain.ignore_retry_flag", "Linkerd retries even while the service serves a retry");
+    let method = method.map(|(service, method)| {
+        let mut matched = json!({ "service": service });
+        set(&mut matched, "method", method);
+        json!([{ "method": matched }])
+    });
+    let mut rule = json!({ "backendRefs": [{ "name": host, "port": port }] });
+    set(&mut rule, "matches", method);
+    let route = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "GRPCRoute",
+        "metadata": { "annotations": annotations },
+        "spec": {
+            "parentRefs": [{ "group": "", "kind": "Service", "name": host, "port": port }],
+            "rules": [rule],
+        },
+    });
+    Ok((route, said))
+}
+
+/// Returns Linkerd's own waits.
+fn own_waits() -> Curve {
+    Curve { base: Duration::from_millis(25), factor: Ratio::from_bp(20_000), max: Duration::from_millis(250) }
+}
