@@ -41,6 +41,7 @@ use crate::{config, demo};
 const EXIT_CODES: &str = "Exit status: 0 done, 64 usage, 65 invalid data, 66 not found, 69 unavailable, \
     70 internal error, 74 input or output, 75 conflict, 77 denied, 78 invalid configuration, 79 findings; \
     diff: 0 no difference, 1 differences, 2 error; \
+    rules to: 1 a setting changed or lost, or a difference; \
     --wait: 1 written, not delivered in time.\n\n\
     A key is four words, CALLER CLUSTER CALLEE METHOD; quote '*' in a shell.";
 

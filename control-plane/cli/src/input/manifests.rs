@@ -184,20 +184,31 @@ fn read_all(
     may_be_empty: bool,
     seen: &mut dyn FnMut(&[u8]),
 ) -> Result<Vec<Manifest>, CliError> {
-    let is_left_out = |bytes: &[u8]| may_be_empty && documents(bytes) == 0;
     let mut manifests = Vec::new();
     let mut faults = Vec::new();
+    each_text(&args.files, may_be_empty, &mut |file, bytes| {
+        if !(may_be_empty && documents(bytes) == 0) {
+            seen(bytes);
+            take(file, bytes, &mut manifests, &mut faults);
+        }
+    })?;
+    faults.extend(repetitions(&manifests));
+    if faults.is_empty() { Ok(manifests) } else { Err(CliError::Data(faults)) }
+}
+
+/// Calls `read` with the name and the bytes of each file, in the given order, folders by name.
+pub(crate) fn each_text(
+    files: &[PathBuf],
+    may_be_empty: bool,
+    read: &mut dyn FnMut(&str, &[u8]),
+) -> Result<(), CliError> {
     let mut counted = 0;
-    for path in &args.files {
+    for path in files {
         if path.as_os_str() == "-" {
             let mut bytes = Vec::new();
             io::stdin().read_to_end(&mut bytes).map_err(CliError::io("standard input"))?;
             count("standard input", &bytes, &mut counted)?;
-            if is_left_out(&bytes) {
-                continue;
-            }
-            seen(&bytes);
-            take("standard input", &bytes, &mut manifests, &mut faults);
+            read("standard input", &bytes);
             continue;
         }
         let files = files_at(path)?;
@@ -208,15 +219,10 @@ fn read_all(
             let bytes = std::fs::read(&file).map_err(|error| unreadable(&file, error))?;
             let name = file.display().to_string();
             count(&name, &bytes, &mut counted)?;
-            if is_left_out(&bytes) {
-                continue;
-            }
-            seen(&bytes);
-            take(&name, &bytes, &mut manifests, &mut faults);
+            read(&name, &bytes);
         }
     }
-    faults.extend(repetitions(&manifests));
-    if faults.is_empty() { Ok(manifests) } else { Err(CliError::Data(faults)) }
+    Ok(())
 }
 
 /// Adds the number of documents of a file, and rejects too many before parsing takes minutes. A server
@@ -296,7 +302,8 @@ fn read_one(file: &str, Document { number, line, manifest }: Document) -> Option
     Some(Manifest { origin, item })
 }
 
-fn fault(file: &str, Problem { document, line, path, problem }: Problem) -> String {
+/// Returns a fault with its place in the file.
+pub(crate) fn fault(file: &str, Problem { document, line, path, problem }: Problem) -> String {
     let origin = Origin { file: file.to_owned(), line, document };
     match path.as_str() {
         "" => format!("{origin}: {problem}"),

@@ -27,4 +27,5 @@ mod simulate;
 mod stats;
 mod tls;
 mod tokens;
+mod translation;
 mod what_if;

@@ -1,11 +1,13 @@
 //! `damper rules`: single rules by key.
 
 mod delete;
+mod from;
 mod get;
 mod init;
 mod list;
 mod promote;
 mod put;
+mod to;
 
 use clap::Subcommand;
 use damper_core::BreakerMode;
@@ -33,6 +35,10 @@ pub(crate) enum RulesCommand {
     Init(init::InitArgs),
     /// Advance the mode of a rule: off -> observe -> enforce
     Promote(promote::PromoteArgs),
+    /// Write rules as configuration of a mesh or a client, with a report of what changes or is lost
+    To(Box<to::ToArgs>),
+    /// Read configuration of a mesh or a client as rules in observe mode, without a server
+    From(from::FromArgs),
 }
 
 pub(crate) use self::promote::{PromoteArgs, run as promote};
@@ -46,6 +52,8 @@ pub(crate) async fn run(session: &Session, command: RulesCommand) -> Result<(), 
         RulesCommand::Delete(args) => delete::run(session, args).await,
         RulesCommand::Init(args) => init::run(session, args).await,
         RulesCommand::Promote(args) => promote::run(session, args).await,
+        RulesCommand::To(args) => to::run(session, &args).await,
+        RulesCommand::From(args) => from::run(session, &args),
     }
 }
 
