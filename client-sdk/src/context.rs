@@ -13,12 +13,14 @@ use std::task::{Context as Task, Poll};
 use std::time::Duration;
 
 use damper_core::{CodeSet, Finish, Route, Time, chain};
+use http::HeaderMap;
 use pin_project_lite::pin_project;
 use tokio::task::JoinHandle;
 use tokio::task::futures::TaskLocalFuture;
 use tokio::time::Instant;
 
 use crate::background::clock::Clock;
+use crate::headers;
 
 tokio::task_local! {
     static CURRENT: Slot;
@@ -67,6 +69,21 @@ struct Inner {
 impl Context {
     pub(crate) fn new(flag: Option<u32>, deadline: Option<Time>, clock: Clock) -> Self {
         Self(Arc::new(Inner { chain: chain::RequestContext::new(flag, deadline), clock }))
+    }
+
+    /// Returns the context of a request of which only the flag is known: the retry flag that a handler has
+    /// copied to a call, in `damper-retry` or in the baggage. `None` without one.
+    ///
+    /// For a proxy, which puts it into the extensions of the call. What is recorded in it stops no layer above.
+    #[must_use]
+    pub fn of_flag(call: &HeaderMap) -> Option<Self> {
+        headers::copied_flag(call).map(|flag| Self::new(Some(flag), None, Clock::new()))
+    }
+
+    /// Returns the context of a retry of which nothing else is known. See [`of_flag`](Self::of_flag).
+    #[must_use]
+    pub fn of_retry() -> Self {
+        Self::new(Some(1), None, Clock::new())
     }
 
     /// Returns the context of the request that this task serves; `None` outside the server layer.

@@ -65,6 +65,11 @@ pub(crate) fn marks(headers: &HeaderMap) -> RepeatMarks<'_> {
     }
 }
 
+/// Returns the flag of the request being served that a handler has copied to a call.
+pub(crate) fn copied_flag(headers: &HeaderMap) -> Option<u32> {
+    RepeatMarks { previous_attempts: None, envoy_attempt_count: None, ..marks(headers) }.flag()
+}
+
 /// Removes all fields that may mark a request as a retry, and the ids of call and job by which handlers
 /// detect retries: an id from an untrusted client could be that of another call.
 pub(crate) fn drop_marks(headers: &mut HeaderMap) {

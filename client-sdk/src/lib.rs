@@ -141,6 +141,10 @@ pub use outcome::BoxError;
 pub use record::report::{CallReport, fate};
 pub use server::{ServerBody, ServerFuture, ServerLayer, ServerService};
 
+#[cfg(feature = "document")]
+#[doc(hidden)]
+pub use damper_document as document;
+
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use control::fuzzing;

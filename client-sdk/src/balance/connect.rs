@@ -25,6 +25,9 @@ pub(super) const WITHIN: Duration = Duration::from_secs(5);
 /// Idle time before TCP probes the peer, and time after which unacknowledged data closes the connection.
 const VANISHED_AFTER: Duration = Duration::from_secs(20);
 
+/// Limit of the headers or trailers of a response: errors with details can be large.
+const MAX_HEAD_BYTES: u32 = 64 << 10;
+
 /// Resolves when the connection accepts no more requests, with an error if it broke. Requests in flight
 /// continue.
 pub(super) type End = oneshot::Receiver<hyper::Result<()>>;
@@ -77,7 +80,8 @@ where
 {
     let task = ConnectionTask::default();
     let mut builder = http2::Builder::new(task.clone());
-    let shaken = builder.timer(TokioTimer::new()).handshake(stream).await;
+    let shaken =
+        builder.timer(TokioTimer::new()).max_header_list_size(MAX_HEAD_BYTES).handshake(stream).await;
     let (sender, connection) = shaken.map_err(|error| described(&error))?;
     let (tell, end) = oneshot::channel();
     task.execute(async move {

@@ -81,7 +81,7 @@ pub fn balanced(targets: impl Into<Targets>) -> Result<Balanced, Faults> {
     let (Some(checked), Some(runtime), true) = (checked, runtime, faults.is_empty()) else {
         return Err(faults);
     };
-    let shared = Arc::new(Shared::new(&checked.target));
+    let shared = Arc::new(Shared::new(&checked.target, checked.keeps_authority));
     let discovery = runtime.spawn(discovery::run(checked, discovery::Ends(Arc::clone(&shared))));
     Ok(Balanced { shared, _discovery: Arc::new(Task(discovery.abort_handle())) })
 }

@@ -98,7 +98,9 @@ fn complete(shared: &Shared, request: &mut Request<Body>) {
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
     let (scheme, authority) = shared.authority();
     parts.scheme = Some(scheme);
-    parts.authority = Some(authority);
+    if parts.authority.is_none() || !shared.keeps_authority() {
+        parts.authority = Some(authority);
+    }
     parts.path_and_query.get_or_insert_with(|| http::uri::PathAndQuery::from_static("/"));
     *request.uri_mut() = Uri::from_parts(parts).expect("scheme, authority and path are all there");
     *request.version_mut() = Version::HTTP_2;

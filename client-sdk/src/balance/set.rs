@@ -20,6 +20,8 @@ use crate::background::clock::Clock;
 #[derive(Debug)]
 pub(crate) struct Shared {
     target: Uri,
+    /// Requests keep their own authority.
+    keeps_authority: bool,
     set: ArcSwap<Set>,
     clock: Clock,
     /// Changes with each connect, disconnect or new set.
@@ -45,9 +47,10 @@ pub(super) struct Chosen {
 }
 
 impl Shared {
-    pub(super) fn new(target: &Uri) -> Self {
+    pub(super) fn new(target: &Uri, keeps_authority: bool) -> Self {
         Self {
             target: target.clone(),
+            keeps_authority,
             set: ArcSwap::default(),
             clock: Clock::new(),
             changed: watch::channel(()).0,
@@ -68,6 +71,10 @@ impl Shared {
         let scheme = self.target.scheme().cloned().unwrap_or(Scheme::HTTP);
         let authority = self.target.authority().cloned();
         (scheme, authority.unwrap_or_else(|| Authority::from_static("localhost")))
+    }
+
+    pub(super) fn keeps_authority(&self) -> bool {
+        self.keeps_authority
     }
 
     #[cfg(test)]

@@ -35,6 +35,7 @@ pub struct Targets {
     at: Option<Vec<Target>>,
     discover: Option<Changes>,
     zone: Option<String>,
+    keeps_authority: bool,
     tls: AccessSettings,
 }
 
@@ -62,6 +63,7 @@ pub(super) struct Checked {
     pub(super) changes: Option<Changes>,
     /// Zone of the caller.
     pub(super) zone: Option<Arc<str>>,
+    pub(super) keeps_authority: bool,
     pub(super) access: Arc<Access>,
 }
 
@@ -84,7 +86,8 @@ pub(super) trait PollChanges: Send {
 impl Targets {
     /// Returns targets for the callee at `target`.
     pub fn new(target: impl Into<String>) -> Self {
-        Self { target: target.into(), at: None, discover: None, zone: None, tls: AccessSettings::default() }
+        let tls = AccessSettings::default();
+        Self { target: target.into(), at: None, discover: None, zone: None, keeps_authority: false, tls }
     }
 
     /// Sets fixed endpoints, in place of the addresses of the target's host.
@@ -110,6 +113,12 @@ impl Targets {
     #[must_use]
     pub fn zone(self, zone: impl Into<String>) -> Self {
         Self { zone: Some(zone.into()), ..self }
+    }
+
+    /// Keeps the authority of requests that have one, as a proxy does. Default: that of the target.
+    #[must_use]
+    pub fn keep_authority(self) -> Self {
+        Self { keeps_authority: true, ..self }
     }
 
     /// PEM file with the authorities to trust for the endpoints' certificates. Default: those of the system.
@@ -148,8 +157,9 @@ impl Targets {
             (None, Some(_)) => Vec::new(),
             (None, None) => target.iter().map(Name::of).collect(),
         };
-        let zone = self.zone.map(Arc::from);
-        Some(Checked { target: target?, names, changes: self.discover, zone, access: Arc::new(access) })
+        let (zone, access) = (self.zone.map(Arc::from), Arc::new(access));
+        let keeps_authority = self.keeps_authority;
+        Some(Checked { target: target?, names, changes: self.discover, zone, keeps_authority, access })
     }
 }
 

@@ -50,7 +50,8 @@ impl CallReport {
     }
 
     /// Returns true if layers above must not retry the call.
-    pub(crate) fn is_final(&self) -> bool {
+    #[must_use]
+    pub fn is_final(&self) -> bool {
         self.is_final
     }
 

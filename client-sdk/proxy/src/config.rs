@@ -1,0 +1,346 @@
+//! The configuration of a proxy, read from YAML.
+//!
+//! All faults at once, each with line and path. Nothing is clamped. Listeners and the service are on
+//! loopback, since the connections between service and proxy are not encrypted; another address is a fault
+//! unless it is allowed.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use damper_sdk::document;
+use damper_sdk::{Damper, Faults};
+use http::uri::Authority;
+use serde::Deserialize;
+
+/// All faults of a configuration, with their lines.
+pub type ConfigError = document::Error;
+
+const ADMIN: &str = "127.0.0.1:7801";
+const DRAIN: Duration = Duration::from_secs(30);
+const MAX_DRAIN: Duration = Duration::from_secs(3600);
+/// Limit of callees in the configuration.
+const MAX_CALLEES: usize = 1_000;
+const SUFFIX: &str = "svc.cluster.local";
+
+/// How a configuration is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadConfig {
+    /// Allows listeners and a service that are not on loopback, where the network can read and use them.
+    pub allow_remote: bool,
+}
+
+/// A checked configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Name of the service; `None`: from the variables of the SDK.
+    pub service: Option<String>,
+    /// Where requests to the service arrive.
+    pub inbound: Option<Inbound>,
+    /// A listener for each callee.
+    pub outbound: Vec<Outbound>,
+    /// The listener for HTTP CONNECT.
+    pub connect: Option<Connect>,
+    /// Address of `/livez`, `/readyz`, `/metrics` and `/drain`.
+    pub admin: SocketAddr,
+    /// Time for open requests to end at shutdown.
+    pub drain: Duration,
+}
+
+/// Where requests to the service arrive, and where the service is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inbound {
+    /// Address that callers dial.
+    pub listen: SocketAddr,
+    /// Address of the service.
+    pub to: SocketAddr,
+    /// Flags of requests are dropped: callers are not trusted.
+    pub edge: bool,
+}
+
+/// A listener for the calls to one callee.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outbound {
+    /// Address that the service dials.
+    pub listen: SocketAddr,
+    /// The callee behind it.
+    pub callee: Callee,
+}
+
+/// A callee and its endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Callee {
+    /// The name by which the callee calls itself.
+    pub name: String,
+    /// `host:port`; each address of the host is an endpoint.
+    pub to: String,
+    /// No flags are sent to the callee, and none of its flags are obeyed.
+    pub external: bool,
+    /// TLS to the endpoints.
+    pub tls: Option<Tls>,
+}
+
+/// TLS to endpoints.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tls {
+    /// Authorities to trust, PEM. Default: those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// Client certificate, PEM.
+    pub cert_file: Option<PathBuf>,
+    /// Its key, PEM.
+    pub key_file: Option<PathBuf>,
+    /// Name that certificates must match. Default: the host.
+    pub server_name: Option<String>,
+}
+
+/// The listener for HTTP CONNECT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connect {
+    /// Address to which the service's proxy variable points.
+    pub listen: SocketAddr,
+    /// Namespace of the service: its names need no further label.
+    pub namespace: Option<String>,
+    /// Suffix of the cluster's names.
+    pub suffix: String,
+    /// Hosts that are callees, with the callee's name and whether it is external.
+    pub callees: Vec<(String, String, bool)>,
+    /// Only listed hosts can be reached, because other machines reach the listener.
+    pub only_listed: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    service: Option<String>,
+    inbound: Option<InboundFile>,
+    outbound: Vec<OutboundFile>,
+    connect: Option<ConnectFile>,
+    admin: Option<String>,
+    drain: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct InboundFile {
+    listen: String,
+    to: String,
+    edge: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct OutboundFile {
+    callee: String,
+    listen: String,
+    to: String,
+    external: bool,
+    tls: Option<Tls>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ConnectFile {
+    listen: String,
+    namespace: Option<String>,
+    cluster_suffix: Option<String>,
+    callees: Vec<HostFile>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct HostFile {
+    host: String,
+    callee: String,
+    external: Option<bool>,
+}
+
+impl Config {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// All faults together.
+    pub fn read(text: &str, how: ReadConfig) -> Result<Self, ConfigError> {
+        document::parse_one(text, |value, faults| document::read(value, |file| checked(file, how), faults))
+    }
+}
+
+fn checked(file: File, how: ReadConfig) -> Result<Config, Faults> {
+    let mut check = Check { faults: Faults::none(), how, used: BTreeSet::new() };
+    let inbound = file.inbound.map(|inbound| check.inbound(inbound));
+    if file.outbound.len() > MAX_CALLEES {
+        check
+            .faults
+            .add("outbound", format!("{} callees; must be at most {MAX_CALLEES}", file.outbound.len()));
+    }
+    let listeners = file.outbound.into_iter().enumerate();
+    let outbound: Vec<_> = listeners.map(|(index, listener)| check.outbound(index, listener)).collect();
+    let connect = file.connect.map(|connect| check.connect(connect));
+    if inbound.is_none() && outbound.is_empty() && connect.is_none() {
+        check.faults.add("inbound", "required, or one of outbound and connect");
+    }
+    let admin = check.listener("admin", file.admin.as_deref().unwrap_or(ADMIN), false);
+    let drain = file.drain.map_or(Some(DRAIN), |text| check.drain(&text));
+    let service = file.service;
+    if let Some(name) = &service {
+        check.name("service", name);
+    }
+    let Check { faults, .. } = check;
+    let whole = || {
+        Some(Config {
+            service,
+            inbound: inbound.map_or(Some(None), |inbound| inbound.map(Some))?,
+            outbound: outbound.into_iter().collect::<Option<_>>()?,
+            connect: connect.map_or(Some(None), |connect| connect.map(Some))?,
+            admin: admin?,
+            drain: drain?,
+        })
+    };
+    whole().filter(|_| faults.is_empty()).ok_or(faults)
+}
+
+/// The check of one configuration.
+struct Check {
+    faults: Faults,
+    how: ReadConfig,
+    /// Addresses of listeners so far.
+    used: BTreeSet<SocketAddr>,
+}
+
+impl Check {
+    fn inbound(&mut self, file: InboundFile) -> Option<Inbound> {
+        let listen = self.listener("inbound.listen", &file.listen, true);
+        let to = self.address("inbound.to", &file.to);
+        if let Some(to) = to {
+            if !to.ip().is_loopback() && !self.how.allow_remote {
+                self.faults.add("inbound.to", format!("{to} is not on loopback, {REMOTE}"));
+            }
+            if Some(to) == listen {
+                self.faults.add("inbound.to", format!("{to} is the address of the listener itself"));
+            }
+        }
+        Some(Inbound { listen: listen?, to: to?, edge: file.edge })
+    }
+
+    fn outbound(&mut self, index: usize, file: OutboundFile) -> Option<Outbound> {
+        let path = |field: &str| format!("outbound[{index}].{field}");
+        let listen = self.listener(&path("listen"), &file.listen, false);
+        self.name(&path("callee"), &file.callee);
+        self.host_and_port(&path("to"), &file.to);
+        if let Some(tls) = &file.tls
+            && tls.cert_file.is_some() != tls.key_file.is_some()
+        {
+            self.faults.add(path("tls"), "cert_file and key_file belong together");
+        }
+        let callee = Callee { name: file.callee, to: file.to, external: file.external, tls: file.tls };
+        Some(Outbound { listen: listen?, callee })
+    }
+
+    fn connect(&mut self, file: ConnectFile) -> Option<Connect> {
+        let listen = self.listener("connect.listen", &file.listen, false);
+        let suffix = file.cluster_suffix.unwrap_or_else(|| SUFFIX.to_owned());
+        let suffix = suffix.trim_matches('.').to_ascii_lowercase();
+        if file.callees.len() > MAX_CALLEES {
+            let count = file.callees.len();
+            self.faults.add("connect.callees", format!("{count} callees; must be at most {MAX_CALLEES}"));
+        }
+        let mut callees = Vec::with_capacity(file.callees.len());
+        for (index, HostFile { host, callee, external }) in file.callees.into_iter().enumerate() {
+            let path = |field: &str| format!("connect.callees[{index}].{field}");
+            if host.is_empty() || host.contains([':', '/', ' ']) {
+                self.faults.add(path("host"), format!("{host:?} must be a host name, without a port"));
+            }
+            self.name(&path("callee"), &callee);
+            let host = host.trim_end_matches('.').to_ascii_lowercase();
+            let is_of_cluster = !host.contains('.') || host.ends_with(&suffix) || host.ends_with(".svc");
+            callees.push((host, callee, external.unwrap_or(!is_of_cluster)));
+        }
+        let listen = listen?;
+        let only_listed = !listen.ip().is_loopback();
+        Some(Connect { listen, namespace: file.namespace, suffix, callees, only_listed })
+    }
+
+    /// Reads the address of a listener. Only callers of the service come from other machines.
+    fn listener(&mut self, path: &str, text: &str, open: bool) -> Option<SocketAddr> {
+        let address = self.address(path, text)?;
+        if !open && !address.ip().is_loopback() && !self.how.allow_remote {
+            self.faults.add(path, format!("{address} is not on loopback, {REMOTE}"));
+        }
+        if address.port() != 0 && !self.used.insert(address) {
+            self.faults.add(path, format!("{address} is the address of another listener"));
+        }
+        Some(address)
+    }
+
+    fn address(&mut self, path: &str, text: &str) -> Option<SocketAddr> {
+        if text.is_empty() {
+            self.faults.add(path, "required");
+            return None;
+        }
+        text.parse().map_err(|_| self.faults.add(path, format!("{text:?} must be ADDRESS:PORT"))).ok()
+    }
+
+    fn host_and_port(&mut self, path: &str, text: &str) {
+        let authority = text.parse::<Authority>().ok();
+        let port = authority.as_ref().and_then(Authority::port_u16).filter(|port| *port != 0);
+        let is_host = |authority: &Authority| !authority.host().is_empty() && !text.contains('@');
+        match text {
+            "" => self.faults.add(path, "required"),
+            _ if port.is_some() && authority.as_ref().is_some_and(is_host) => {}
+            _ => self.faults.add(path, format!("{text:?} must be HOST:PORT, with a port from 1 to 65535")),
+        }
+    }
+
+    /// Checks the name of a service as the SDK does.
+    fn name(&mut self, path: &str, name: &str) {
+        if name.is_empty() {
+            self.faults.add(path, "required");
+        } else if let Err(found) = Damper::off().client_layer(name) {
+            found.iter().for_each(|fault| self.faults.add(path, &fault.problem));
+        }
+    }
+
+    fn drain(&mut self, text: &str) -> Option<Duration> {
+        let problem = match humantime::parse_duration(text) {
+            Ok(time) if time <= MAX_DRAIN => return Some(time),
+            Ok(_) => format!("{text:?} must be at most 1h"),
+            Err(_) => format!("{text:?} must be a duration such as 30s"),
+        };
+        self.faults.add("drain", problem);
+        None
+    }
+}
+
+const REMOTE: &str = "where others on the network can use it; allow it with --insecure-allow-remote";
+
+impl Connect {
+    /// Returns the callee of a host, and whether it is external; `None` if its connection is not governed.
+    pub(crate) fn callee(&self, host: &str) -> Option<(String, bool)> {
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        if let Some((_, callee, external)) = self.callees.iter().find(|(listed, ..)| *listed == host) {
+            return Some((callee.clone(), *external));
+        }
+        if self.only_listed || host.parse::<IpAddr>().is_ok() || host == "localhost" {
+            return None;
+        }
+        let in_cluster = [self.suffix.as_str(), "svc"];
+        let strip = |suffix: &str| host.strip_suffix(suffix)?.strip_suffix('.');
+        let name = match in_cluster.into_iter().find_map(strip) {
+            Some(name) => name,
+            None if !host.contains('.') => &host,
+            None => return None,
+        };
+        match name.split_once('.') {
+            None if !name.is_empty() => Some((name.to_owned(), false)),
+            Some((service, namespace)) if self.namespace.as_deref() == Some(namespace) => {
+                Some((service.to_owned(), false))
+            }
+            Some((_, namespace)) if !namespace.contains('.') => Some((name.to_owned(), false)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! What the proxy counts itself. The counters of calls and served requests are the SDK's.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where the context of a call was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// The key in `tracestate`.
+    TraceState,
+    /// The key in `baggage`.
+    Baggage,
+    /// A flag that the service has copied.
+    Header,
+    /// The id of a trace that one request has.
+    Id,
+    /// The id of a trace that several requests have.
+    Ambiguous,
+    /// Nowhere.
+    None,
+}
+
+const WAYS: [(By, &str); 6] = [
+    (By::TraceState, "tracestate"),
+    (By::Baggage, "baggage"),
+    (By::Header, "header"),
+    (By::Id, "id"),
+    (By::Ambiguous, "ambiguous"),
+    (By::None, "none"),
+];
+
+/// Why a request has no key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LeftOut {
+    /// Too many requests are in flight.
+    TableFull,
+    /// The head of the request, or its carriers, would be too large.
+    HeadFull,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    context: [AtomicU64; WAYS.len()],
+    table_full: AtomicU64,
+    head_full: AtomicU64,
+    governed: AtomicU64,
+    spliced: AtomicU64,
+    own_client_repeats: AtomicU64,
+}
+
+/// What a proxy has counted since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Calls with a context by the key in `tracestate`.
+    pub by_tracestate: u64,
+    /// Calls with a context by the key in `baggage`.
+    pub by_baggage: u64,
+    /// Calls with a flag that the service has copied.
+    pub by_header: u64,
+    /// Calls with a flag by the id of their trace.
+    pub by_id: u64,
+    /// Calls with the id of a trace that several requests have.
+    pub ambiguous: u64,
+    /// Calls without a context.
+    pub without: u64,
+    /// Requests without a key because the table was full.
+    pub table_full: u64,
+    /// Requests without a key because their head was too large.
+    pub head_full: u64,
+    /// Tunnels of CONNECT whose calls are governed.
+    pub governed_tunnels: u64,
+    /// Tunnels of CONNECT passed on as bytes.
+    pub spliced_tunnels: u64,
+    /// Calls that the service's own gRPC client has repeated.
+    pub own_client_repeats: u64,
+}
+
+impl Counters {
+    pub(crate) fn context(&self, by: By) {
+        for ((way, _), count) in WAYS.iter().zip(&self.context) {
+            if *way == by {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn left_out(&self, why: LeftOut) {
+        let count = match why {
+            LeftOut::TableFull => &self.table_full,
+            LeftOut::HeadFull => &self.head_full,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn tunnel(&self, is_governed: bool) {
+        let count = if is_governed { &self.governed } else { &self.spliced };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn own_client_repeat(&self) {
+        self.own_client_repeats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let [by_tracestate, by_baggage, by_header, by_id, ambiguous, without] =
+            self.context.each_ref().map(read);
+        Snapshot {
+            by_tracestate,
+            by_baggage,
+            by_header,
+            by_id,
+            ambiguous,
+            without,
+            table_full: read(&self.table_full),
+            head_full: read(&self.head_full),
+            governed_tunnels: read(&self.governed),
+            spliced_tunnels: read(&self.spliced),
+            own_client_repeats: read(&self.own_client_repeats),
+        }
+    }
+
+    /// Returns the counters in the text format of Prometheus.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        let mut family = |name: &str, help: &str, label: &str, values: &[(&str, &AtomicU64)]| {
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
+            for (value, count) in values {
+                let label = if label.is_empty() { String::new() } else { format!("{{{label}=\"{value}\"}}") };
+                let _ = writeln!(text, "{name}{label} {}", count.load(Ordering::Relaxed));
+            }
+        };
+        let ways: Vec<_> = WAYS.iter().zip(&self.context).map(|((_, name), count)| (*name, count)).collect();
+        family("damper_proxy_context_total", "Calls by where their request was found.", "by", &ways);
+        let left_out = [("table", &self.table_full), ("head", &self.head_full)];
+        family("damper_proxy_keys_left_out_total", "Requests without a key.", "full", &left_out);
+        let tunnels = [("governed", &self.governed), ("spliced", &self.spliced)];
+        family("damper_proxy_tunnels_total", "Tunnels of CONNECT.", "kind", &tunnels);
+        let repeats = [("", &self.own_client_repeats)];
+        let help = "Calls that the service's own gRPC client repeated.";
+        family("damper_proxy_own_client_repeats_total", help, "", &repeats);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_names_each_counter_once() {
+        let counters = Counters::default();
+        counters.context(By::Id);
+        counters.tunnel(false);
+        counters.own_client_repeat();
+        let text = counters.text();
+        for line in [
+            "damper_proxy_context_total{by=\"id\"} 1",
+            "damper_proxy_context_total{by=\"none\"} 0",
+            "damper_proxy_tunnels_total{kind=\"spliced\"} 1",
+            "damper_proxy_own_client_repeats_total 1",
+        ] {
+            assert_eq!(text.lines().filter(|known| *known == line).count(), 1, "{line}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Requests to the service: through the server layer, with a key for their context, to the service.
+//!
+//! Each connection of a caller has one connection to the service. Where the service closes it, the caller's
+//! is drained too, so that a service which ends gracefully ends so for its callers.
+
+mod link;
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{self, Poll};
+use std::time::Duration;
+
+use damper_sdk::{Context, ServerLayer, ServerService};
+use http::uri::{Authority, Scheme};
+use http::{HeaderMap, Request, Response, Uri, Version};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tower::{Layer as _, Service};
+
+use self::link::Link;
+use crate::context::{Contexts, Ids, Kept, carriers};
+use crate::counters::{Counters, LeftOut};
+use crate::failure::{self, Reset};
+use crate::fields::{self, AnyBody, Edit};
+use crate::listen::{self, Drain};
+
+/// Time between attempts to reach a service that was not reached.
+const REACH_EVERY: Duration = Duration::from_secs(1);
+
+/// What all connections of callers share.
+pub(crate) struct Inbound {
+    pub(crate) to: SocketAddr,
+    pub(crate) layer: ServerLayer,
+    pub(crate) contexts: Arc<Contexts>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) reach: Arc<Reach>,
+}
+
+/// Whether the service can be reached.
+#[derive(Debug, Default)]
+pub(crate) struct Reach {
+    is_reached: AtomicBool,
+    lost: Notify,
+}
+
+impl Reach {
+    pub(crate) fn is_reached(&self) -> bool {
+        self.is_reached.load(Ordering::Relaxed)
+    }
+
+    fn lost(&self) {
+        self.is_reached.store(false, Ordering::Relaxed);
+        self.lost.notify_one();
+    }
+
+    /// Connects until the service is reached, and again after it was lost.
+    async fn keep(&self, to: SocketAddr) {
+        loop {
+            match link::connect(to).await {
+                Ok(_) => {
+                    self.is_reached.store(true, Ordering::Relaxed);
+                    self.lost.notified().await;
+                }
+                Err(error) => tracing::debug!(target: "damper", %to, %error, "service not reached"),
+            }
+            tokio::time::sleep(REACH_EVERY).await;
+        }
+    }
+}
+
+impl Inbound {
+    /// Accepts callers until the drain begins.
+    pub(crate) async fn run(self, listener: TcpListener, drain: Drain) {
+        let (shared, begins) = (Arc::new(self), drain.begins.clone());
+        let reach = Arc::clone(&shared.reach);
+        tokio::select! {
+            () = reach.keep(shared.to) => {}
+            () = listen::accept(listener, drain, |stream| {
+                Arc::clone(&shared).serve(stream, begins.clone())
+            }) => {}
+        }
+    }
+
+    async fn serve(self: Arc<Self>, stream: TcpStream, begins: tokio_util::sync::CancellationToken) {
+        let link = Arc::new(Link::new(self.to));
+        let forward = Forward { shared: Arc::clone(&self), link: Arc::clone(&link) };
+        let service: ServerService<Forward> = self.layer.layer(forward);
+        let service = service_fn(move |request| service.clone().call(request));
+        let goodbye = async {
+            tokio::select! {
+                () = begins.cancelled() => {}
+                () = link.ended() => {}
+            }
+        };
+        listen::serve(stream, service, goodbye).await;
+    }
+}
+
+/// Forwards requests to the service; below the server layer.
+#[derive(Clone)]
+pub(crate) struct Forward {
+    shared: Arc<Inbound>,
+    link: Arc<Link>,
+}
+
+/// Ends the request in the table with its response.
+pub(crate) struct Settle(Kept);
+
+impl Edit for Settle {
+    fn edit(&mut self, fields: &mut HeaderMap) {
+        if self.0.was_stopped() {
+            fields::drop_copied_pushback(fields);
+        }
+    }
+}
+
+impl Service<Request<Incoming>> for Forward {
+    type Response = Response<AnyBody>;
+    type Error = Reset;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<AnyBody>, Reset>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> Poll<Result<(), Reset>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+        let Self { shared, link } = self.clone();
+        let context = request.extensions_mut().remove::<Context>();
+        let context = context.expect("the server layer adds the context");
+        let kept = shared.keep(context.clone(), request.headers_mut());
+        complete(&mut request, shared.to);
+        Box::pin(async move {
+            let is_grpc = fields::is_grpc(&request);
+            match link.send(request).await {
+                Ok(response) => Ok(fields::answer(response, Settle(kept))),
+                Err(link::Failed::NotConnected(error)) => {
+                    shared.reach.lost();
+                    // Another instance may serve the request: no failure of a call may stop that.
+                    context.forget_failures();
+                    let response = failure::response(tonic::ConnectError(error.into()).into(), is_grpc);
+                    Ok(response?.map(|()| fields::no_body()))
+                }
+                Err(link::Failed::Broken(error)) => {
+                    Ok(failure::response(error.into(), is_grpc)?.map(|()| fields::no_body()))
+                }
+            }
+        })
+    }
+}
+
+impl Inbound {
+    /// Keeps the context of a request, and replaces the key that arrived by its own.
+    fn keep(&self, context: Context, headers: &mut HeaderMap) -> Kept {
+        carriers::take(headers);
+        let kept = self.contexts.keep(context, Ids::of(headers));
+        match kept.key() {
+            None => self.counters.left_out(LeftOut::TableFull),
+            Some(key) if !carriers::put(headers, key) => self.counters.left_out(LeftOut::HeadFull),
+            Some(_) => {}
+        }
+        kept
+    }
+}
+
+/// Fills in what a request over HTTP/2 must have. What is there stays.
+fn complete(request: &mut Request<Incoming>, to: SocketAddr) {
+    *request.version_mut() = Version::HTTP_2;
+    if request.uri().scheme().is_some() && request.uri().authority().is_some() {
+        return;
+    }
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.scheme = Some(Scheme::HTTP);
+    let own = || to.to_string().parse::<Authority>().expect("a socket address is an authority");
+    parts.authority = Some(parts.authority.unwrap_or_else(own));
+    parts.path_and_query.get_or_insert_with(|| http::uri::PathAndQuery::from_static("/"));
+    *request.uri_mut() = Uri::from_parts(parts).expect("scheme, authority and path are all there");
+}

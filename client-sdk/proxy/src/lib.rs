@@ -1,0 +1,31 @@
+//! Damper for services that are not written in Rust: a proxy beside a service.
+//!
+//! ```text
+//! caller --> inbound: server layer --> the service, on loopback --> outbound: client layer --> callee
+//!                |  remembers the request's context        finds it by its key  |
+//!                +-----------------------> context <----------------------------+
+//! ```
+//!
+//! The layers are those of [`damper_sdk`], over raw HTTP/2: no message is read, and every retry rule is in
+//! the engine below the SDK. What is new here is how the context of a request crosses a service that does not
+//! know Damper: its OpenTelemetry copies a key from the request to its calls, see `context`.
+
+mod admin;
+mod config;
+mod context;
+mod counters;
+mod failure;
+mod fields;
+mod inbound;
+mod listen;
+mod outbound;
+mod proxy;
+mod tunnel;
+
+pub use config::{Callee, Config, ConfigError, Connect, Inbound, Outbound, ReadConfig, Tls};
+pub use counters::Snapshot;
+pub use proxy::{Addresses, Proxy, StartError};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
