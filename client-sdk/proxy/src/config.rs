@@ -5,7 +5,7 @@
 //! unless it is allowed.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,7 +22,6 @@ const DRAIN: Duration = Duration::from_secs(30);
 const MAX_DRAIN: Duration = Duration::from_secs(3600);
 /// Limit of callees in the configuration.
 const MAX_CALLEES: usize = 1_000;
-const SUFFIX: &str = "svc.cluster.local";
 
 /// How a configuration is read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,8 +39,6 @@ pub struct Config {
     pub inbound: Option<Inbound>,
     /// A listener for each callee.
     pub outbound: Vec<Outbound>,
-    /// The listener for HTTP CONNECT.
-    pub connect: Option<Connect>,
     /// Address of `/livez`, `/readyz`, `/metrics` and `/drain`.
     pub admin: SocketAddr,
     /// Time for open requests to end at shutdown.
@@ -95,28 +92,12 @@ pub struct Tls {
     pub server_name: Option<String>,
 }
 
-/// The listener for HTTP CONNECT.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Connect {
-    /// Address to which the service's proxy variable points.
-    pub listen: SocketAddr,
-    /// Namespace of the service: its names need no further label.
-    pub namespace: Option<String>,
-    /// Suffix of the cluster's names.
-    pub suffix: String,
-    /// Hosts that are callees, with the callee's name and whether it is external.
-    pub callees: Vec<(String, String, bool)>,
-    /// Only listed hosts can be reached, because other machines reach the listener.
-    pub only_listed: bool,
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
     service: Option<String>,
     inbound: Option<InboundFile>,
     outbound: Vec<OutboundFile>,
-    connect: Option<ConnectFile>,
     admin: Option<String>,
     drain: Option<String>,
 }
@@ -139,23 +120,6 @@ struct OutboundFile {
     tls: Option<Tls>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct ConnectFile {
-    listen: String,
-    namespace: Option<String>,
-    cluster_suffix: Option<String>,
-    callees: Vec<HostFile>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct HostFile {
-    host: String,
-    callee: String,
-    external: Option<bool>,
-}
-
 impl Config {
     /// Reads a configuration.
     ///
@@ -176,9 +140,8 @@ fn checked(file: File, how: ReadConfig) -> Result<Config, Faults> {
     }
     let listeners = file.outbound.into_iter().enumerate();
     let outbound: Vec<_> = listeners.map(|(index, listener)| check.outbound(index, listener)).collect();
-    let connect = file.connect.map(|connect| check.connect(connect));
-    if inbound.is_none() && outbound.is_empty() && connect.is_none() {
-        check.faults.add("inbound", "required, or one of outbound and connect");
+    if inbound.is_none() && outbound.is_empty() {
+        check.faults.add("inbound", "required, or outbound");
     }
     let admin = check.listener("admin", file.admin.as_deref().unwrap_or(ADMIN), false);
     let drain = file.drain.map_or(Some(DRAIN), |text| check.drain(&text));
@@ -192,7 +155,6 @@ fn checked(file: File, how: ReadConfig) -> Result<Config, Faults> {
             service,
             inbound: inbound.map_or(Some(None), |inbound| inbound.map(Some))?,
             outbound: outbound.into_iter().collect::<Option<_>>()?,
-            connect: connect.map_or(Some(None), |connect| connect.map(Some))?,
             admin: admin?,
             drain: drain?,
         })
@@ -235,30 +197,6 @@ impl Check {
         }
         let callee = Callee { name: file.callee, to: file.to, external: file.external, tls: file.tls };
         Some(Outbound { listen: listen?, callee })
-    }
-
-    fn connect(&mut self, file: ConnectFile) -> Option<Connect> {
-        let listen = self.listener("connect.listen", &file.listen, false);
-        let suffix = file.cluster_suffix.unwrap_or_else(|| SUFFIX.to_owned());
-        let suffix = suffix.trim_matches('.').to_ascii_lowercase();
-        if file.callees.len() > MAX_CALLEES {
-            let count = file.callees.len();
-            self.faults.add("connect.callees", format!("{count} callees; must be at most {MAX_CALLEES}"));
-        }
-        let mut callees = Vec::with_capacity(file.callees.len());
-        for (index, HostFile { host, callee, external }) in file.callees.into_iter().enumerate() {
-            let path = |field: &str| format!("connect.callees[{index}].{field}");
-            if host.is_empty() || host.contains([':', '/', ' ']) {
-                self.faults.add(path("host"), format!("{host:?} must be a host name, without a port"));
-            }
-            self.name(&path("callee"), &callee);
-            let host = host.trim_end_matches('.').to_ascii_lowercase();
-            let is_of_cluster = !host.contains('.') || host.ends_with(&suffix) || host.ends_with(".svc");
-            callees.push((host, callee, external.unwrap_or(!is_of_cluster)));
-        }
-        let listen = listen?;
-        let only_listed = !listen.ip().is_loopback();
-        Some(Connect { listen, namespace: file.namespace, suffix, callees, only_listed })
     }
 
     /// Reads the address of a listener. Only callers of the service come from other machines.
@@ -313,34 +251,6 @@ impl Check {
 }
 
 const REMOTE: &str = "where others on the network can use it; allow it with --insecure-allow-remote";
-
-impl Connect {
-    /// Returns the callee of a host, and whether it is external; `None` if its connection is not governed.
-    pub(crate) fn callee(&self, host: &str) -> Option<(String, bool)> {
-        let host = host.trim_end_matches('.').to_ascii_lowercase();
-        if let Some((_, callee, external)) = self.callees.iter().find(|(listed, ..)| *listed == host) {
-            return Some((callee.clone(), *external));
-        }
-        if self.only_listed || host.parse::<IpAddr>().is_ok() || host == "localhost" {
-            return None;
-        }
-        let in_cluster = [self.suffix.as_str(), "svc"];
-        let strip = |suffix: &str| host.strip_suffix(suffix)?.strip_suffix('.');
-        let name = match in_cluster.into_iter().find_map(strip) {
-            Some(name) => name,
-            None if !host.contains('.') => &host,
-            None => return None,
-        };
-        match name.split_once('.') {
-            None if !name.is_empty() => Some((name.to_owned(), false)),
-            Some((service, namespace)) if self.namespace.as_deref() == Some(namespace) => {
-                Some((service.to_owned(), false))
-            }
-            Some((_, namespace)) if !namespace.contains('.') => Some((name.to_owned(), false)),
-            _ => None,
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

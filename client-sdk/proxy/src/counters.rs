@@ -43,8 +43,6 @@ pub(crate) struct Counters {
     context: [AtomicU64; WAYS.len()],
     table_full: AtomicU64,
     head_full: AtomicU64,
-    governed: AtomicU64,
-    spliced: AtomicU64,
     own_client_repeats: AtomicU64,
 }
 
@@ -67,10 +65,6 @@ pub struct Snapshot {
     pub table_full: u64,
     /// Requests without a key because their head was too large.
     pub head_full: u64,
-    /// Tunnels of CONNECT whose calls are governed.
-    pub governed_tunnels: u64,
-    /// Tunnels of CONNECT passed on as bytes.
-    pub spliced_tunnels: u64,
     /// Calls that the service's own gRPC client has repeated.
     pub own_client_repeats: u64,
 }
@@ -92,11 +86,6 @@ impl Counters {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn tunnel(&self, is_governed: bool) {
-        let count = if is_governed { &self.governed } else { &self.spliced };
-        count.fetch_add(1, Ordering::Relaxed);
-    }
-
     pub(crate) fn own_client_repeat(&self) {
         self.own_client_repeats.fetch_add(1, Ordering::Relaxed);
     }
@@ -114,8 +103,6 @@ impl Counters {
             without,
             table_full: read(&self.table_full),
             head_full: read(&self.head_full),
-            governed_tunnels: read(&self.governed),
-            spliced_tunnels: read(&self.spliced),
             own_client_repeats: read(&self.own_client_repeats),
         }
     }
@@ -134,8 +121,6 @@ impl Counters {
         family("damper_proxy_context_total", "Calls by where their request was found.", "by", &ways);
         let left_out = [("table", &self.table_full), ("head", &self.head_full)];
         family("damper_proxy_keys_left_out_total", "Requests without a key.", "full", &left_out);
-        let tunnels = [("governed", &self.governed), ("spliced", &self.spliced)];
-        family("damper_proxy_tunnels_total", "Tunnels of CONNECT.", "kind", &tunnels);
         let repeats = [("", &self.own_client_repeats)];
         let help = "Calls that the service's own gRPC client repeated.";
         family("damper_proxy_own_client_repeats_total", help, "", &repeats);
@@ -151,13 +136,11 @@ mod tests {
     fn text_names_each_counter_once() {
         let counters = Counters::default();
         counters.context(By::Id);
-        counters.tunnel(false);
         counters.own_client_repeat();
         let text = counters.text();
         for line in [
             "damper_proxy_context_total{by=\"id\"} 1",
             "damper_proxy_context_total{by=\"none\"} 0",
-            "damper_proxy_tunnels_total{kind=\"spliced\"} 1",
             "damper_proxy_own_client_repeats_total 1",
         ] {
             assert_eq!(text.lines().filter(|known| *known == line).count(), 1, "{line}\n{text}");

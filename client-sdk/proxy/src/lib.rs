@@ -20,9 +20,9 @@ mod inbound;
 mod listen;
 mod outbound;
 mod proxy;
-mod tunnel;
+mod whole;
 
-pub use config::{Callee, Config, ConfigError, Connect, Inbound, Outbound, ReadConfig, Tls};
+pub use config::{Callee, Config, ConfigError, Inbound, Outbound, ReadConfig, Tls};
 pub use counters::Snapshot;
 pub use proxy::{Addresses, Proxy, StartError};
 

@@ -11,7 +11,6 @@ use damper_sdk::balance::{BalancedBody, Targets};
 use damper_sdk::{Balanced, BoxError, CallOptions, ClientService, Context, Damper, Faults, balanced};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, Request, Response};
-use http_body_util::Either;
 use hyper::body::Incoming;
 use tonic::body::Body;
 use tower::util::MapResponse;
@@ -22,6 +21,7 @@ use crate::context::{Contexts, Ids, OfId, carriers};
 use crate::counters::{By, Counters};
 use crate::failure::{self, Reset};
 use crate::fields::{self, AnyBody, Edit as _, Edited, KeepStop, LeavePushback};
+use crate::whole;
 
 static RETRY: HeaderName = HeaderName::from_static("damper-retry");
 static PREVIOUS_ATTEMPTS: HeaderName = HeaderName::from_static("grpc-previous-rpc-attempts");
@@ -70,37 +70,29 @@ impl Outbound {
     }
 
     /// Sends a call.
-    pub(crate) fn call(
-        &self,
-        mut request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<AnyBody>, Reset>> + Send + use<> {
+    pub(crate) async fn call(self, mut request: Request<Incoming>) -> Result<Response<AnyBody>, Reset> {
         request.extensions_mut().clear();
         drop_meaningless_authority(&mut request);
-        let is_grpc = fields::is_grpc(&request);
-        let mut request = request.map(Body::new);
-        let sent = if is_grpc {
-            let origin = self.origin(request.headers_mut());
-            self.note_own_repeat(&mut request, origin.context.as_ref());
-            if let Some(context) = origin.context {
-                request.extensions_mut().insert(context);
-            }
-            let edit = LeavePushback(note(origin.was_stopped));
-            Either::Left((self.governed.clone().call(request), edit))
-        } else {
+        if !fields::is_grpc(&request) {
             carriers::take(request.headers_mut());
-            Either::Right(self.plain.clone().call(request))
-        };
-        async move {
-            match sent {
-                Either::Left((call, edit)) => match call.await {
-                    Ok(response) => Ok(fields::answer(response, edit)),
-                    Err(error) => failed(error, edit),
-                },
-                Either::Right(call) => match call.await {
-                    Ok(response) => Ok(fields::answer(response, KeepStop { external: true })),
-                    Err(error) => Ok(failure::response(error, false)?.map(|()| fields::no_body())),
-                },
-            }
+            let mut plain = self.plain;
+            return match plain.call(request.map(Body::new)).await {
+                Ok(response) => Ok(fields::answer(response, KeepStop { external: true })),
+                Err(error) => Ok(failure::response(error, false)?.map(|()| fields::no_body())),
+            };
+        }
+        let origin = self.origin(request.headers_mut());
+        let (head, body) = request.into_parts();
+        let mut request = Request::from_parts(head, Body::new(whole::begin(body).await));
+        self.note_own_repeat(&mut request, origin.context.as_ref());
+        if let Some(context) = origin.context {
+            request.extensions_mut().insert(context);
+        }
+        let edit = LeavePushback(note(origin.was_stopped));
+        let mut governed = self.governed;
+        match governed.call(request).await {
+            Ok(response) => Ok(fields::answer(response, edit)),
+            Err(error) => failed(error, edit),
         }
     }
 

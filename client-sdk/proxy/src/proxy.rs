@@ -17,7 +17,6 @@ use crate::counters::{Counters, Snapshot};
 use crate::inbound::{Inbound, Reach};
 use crate::listen::{self, Drain};
 use crate::outbound::Outbound;
-use crate::tunnel::Tunnels;
 
 /// A proxy whose listeners are open.
 pub struct Proxy {
@@ -26,7 +25,6 @@ pub struct Proxy {
     drain: Duration,
     inbound: Option<(TcpListener, Inbound)>,
     outbound: Vec<(TcpListener, Outbound)>,
-    tunnels: Option<(TcpListener, Arc<Tunnels>)>,
     admin: TcpListener,
     counters: Arc<Counters>,
     reach: Option<Arc<Reach>>,
@@ -40,8 +38,6 @@ pub struct Addresses {
     pub inbound: Option<SocketAddr>,
     /// For calls, in the order of the configuration.
     pub outbound: Vec<SocketAddr>,
-    /// For CONNECT.
-    pub connect: Option<SocketAddr>,
     /// For operators.
     pub admin: SocketAddr,
 }
@@ -78,12 +74,11 @@ impl Proxy {
     pub async fn bind(config: Config, damper: Damper) -> Result<Self, StartError> {
         let (contexts, counters) = (Contexts::new(MAX_REQUESTS), Arc::new(Counters::default()));
         let mut proxy = Self {
-            addresses: Addresses { inbound: None, outbound: Vec::new(), connect: None, admin: config.admin },
+            addresses: Addresses { inbound: None, outbound: Vec::new(), admin: config.admin },
             admin: listener("admin", config.admin).await?,
             drain: config.drain,
             inbound: None,
             outbound: Vec::new(),
-            tunnels: None,
             counters: Arc::clone(&counters),
             reach: None,
             more: None,
@@ -97,14 +92,6 @@ impl Proxy {
             let listener = listener(&path, outbound.listen).await?;
             proxy.addresses.outbound.push(local(&path, &listener, outbound.listen)?);
             proxy.outbound.push((listener, calls));
-        }
-        if let Some(connect) = config.connect {
-            let listener = listener("connect", connect.listen).await?;
-            proxy.addresses.connect = Some(local("connect", &listener, connect.listen)?);
-            let (contexts, counters) = (Arc::clone(&contexts), Arc::clone(&counters));
-            let hosts = Default::default();
-            let tunnels = Tunnels { connect, damper: damper.clone(), contexts, counters, hosts };
-            proxy.tunnels = Some((listener, Arc::new(tunnels)));
         }
         if let Some(inbound) = config.inbound {
             let listener = listener("inbound", inbound.listen).await?;
@@ -152,9 +139,6 @@ impl Proxy {
         for (listener, outbound) in self.outbound {
             calls.tasks.spawn(serve_calls(listener, outbound, calls.clone()));
         }
-        if let Some((listener, tunnels)) = self.tunnels {
-            calls.tasks.spawn(tunnels.run(listener, calls.clone()));
-        }
         if let Some((listener, inbound)) = self.inbound {
             callers.tasks.spawn(inbound.run(listener, callers.clone()));
         }
@@ -175,7 +159,7 @@ async fn serve_calls(listener: TcpListener, outbound: Outbound, drain: Drain) {
     let begins = drain.begins.clone();
     listen::accept(listener, drain, |stream| {
         let (outbound, begins) = (outbound.clone(), begins.clone());
-        let service = service_fn(move |request| outbound.call(request));
+        let service = service_fn(move |request| outbound.clone().call(request));
         listen::serve(stream, service, begins.cancelled_owned())
     })
     .await;

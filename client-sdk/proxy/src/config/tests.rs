@@ -6,10 +6,6 @@ inbound: { listen: 0.0.0.0:50051, to: 127.0.0.1:50052, edge: false }
 outbound:
   - { callee: inventory, listen: 127.0.0.11:50051, to: inventory.shop.svc.cluster.local.:50051 }
   - { callee: payments, listen: 127.0.0.12:50051, to: payments.example:443, external: true, tls: {} }
-connect:
-  listen: 127.0.0.1:7800
-  namespace: shop
-  callees: [{ host: pay.example, callee: pay }, { host: stock.shop.svc, callee: stock-2 }]
 admin: 127.0.0.1:7801
 drain: 30s
 ";
@@ -36,7 +32,6 @@ outbound:
   - { callee: two words, listen: 0.0.0.0:50051, to: 'inventory' }
   - { callee: a, listen: 127.0.0.1:1, to: 'b:1', tls: { cert_file: c } }
   - { callee: a, listen: 127.0.0.1:1, to: 'b:0', retries: 3 }
-connect: { callees: [{ host: 'a:1' }] }
 drain: 2h
 ";
     let faults = read(text).unwrap_err();
@@ -48,10 +43,7 @@ drain: 2h
         "line 3: outbound[0].to: \"inventory\" must be HOST:PORT",
         "line 4: outbound[1].tls: cert_file and key_file belong together",
         "line 5: outbound[2].",
-        "connect.listen: required",
-        "connect.callees[0].host: \"a:1\" must be a host name",
-        "connect.callees[0].callee: required",
-        "line 7: drain: \"2h\" must be at most 1h",
+        "line 6: drain: \"2h\" must be at most 1h",
     ] {
         assert!(faults.contains(part), "{part} is not in\n{faults}");
     }
@@ -76,31 +68,4 @@ fn remote_listeners_need_permission() {
     let text = "outbound: [{ callee: a, listen: '0.0.0.0:1', to: 'b:1' }]";
     assert!(read(text).unwrap_err().contains("--insecure-allow-remote"));
     assert!(Config::read(text, ReadConfig { allow_remote: true }).is_ok());
-}
-
-#[test]
-fn connect_governs_listed_hosts_and_names_of_the_cluster() {
-    let connect = read(WHOLE).unwrap().connect.unwrap();
-    let check = |host: &str, expected: Option<(&str, bool)>| {
-        let found = connect.callee(host);
-        assert_eq!(found, expected.map(|(name, external)| (name.to_owned(), external)), "{host}");
-    };
-    check("inventory", Some(("inventory", false)));
-    check("inventory.shop.svc", Some(("inventory", false)));
-    check("Inventory.shop.svc.cluster.local.", Some(("inventory", false)));
-    check("inventory.ware.svc", Some(("inventory.ware", false)));
-    check("stock.shop.svc", Some(("stock-2", false)));
-    check("pay.example", Some(("pay", true)));
-    for host in ["www.example", "inventory.shop", "127.0.0.1", "localhost", "a.b.c.svc", "svc", ".svc"] {
-        if host != "svc" {
-            check(host, None);
-        }
-    }
-}
-
-#[test]
-fn connect_from_other_machines_reaches_only_listed_hosts() {
-    let text = "connect: { listen: '0.0.0.0:7800', callees: [{ host: pay.example, callee: pay }] }";
-    let connect = Config::read(text, ReadConfig { allow_remote: true }).unwrap().connect.unwrap();
-    assert!(connect.callee("pay.example").is_some() && connect.callee("inventory").is_none());
 }

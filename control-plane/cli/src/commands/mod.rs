@@ -18,6 +18,7 @@ mod jobs;
 mod kill;
 mod kills;
 mod lint;
+mod proxy;
 mod queues;
 mod reference;
 mod replicas;
@@ -59,6 +60,8 @@ pub(crate) struct Cli {
 enum Command {
     /// Run the control plane
     Serve(Box<config::ServeArgs>),
+    /// Run a proxy beside a service that is not written in Rust
+    Proxy(proxy::ProxyArgs),
     /// Run a demo: four services under load, and the effect of retries on them
     Demo(demo::Args),
     /// List routes with statistics and rule
@@ -138,6 +141,7 @@ enum Command {
 pub(crate) async fn run(Cli { session, command }: Cli) -> Result<(), CliError> {
     match command {
         Command::Serve(args) => serve::run(*args).await,
+        Command::Proxy(args) => proxy::run(args).await,
         Command::Demo(args) => demo::run(args).await.map_err(CliError::Demo),
         Command::Routes(args) => routes::run(&session, args).await,
         Command::Rules(command) => rules::run(&session, command).await,

@@ -137,7 +137,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 }
 
 /// Signals that end a server.
-struct Signals {
+pub(super) struct Signals {
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,
     #[cfg(unix)]
@@ -146,14 +146,14 @@ struct Signals {
 
 impl Signals {
     #[cfg(unix)]
-    fn listen() -> Result<Self, CliError> {
+    pub(super) fn listen() -> Result<Self, CliError> {
         use tokio::signal::unix::{SignalKind, signal};
         let listen = |kind| signal(kind).map_err(CliError::io("signals"));
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
     #[cfg(unix)]
-    async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -161,12 +161,12 @@ impl Signals {
     }
 
     #[cfg(not(unix))]
-    fn listen() -> Result<Self, CliError> {
+    pub(super) fn listen() -> Result<Self, CliError> {
         Ok(Self {})
     }
 
     #[cfg(not(unix))]
-    async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }

@@ -1,0 +1,125 @@
+//! `damper proxy`: Damper beside a service that is not written in Rust, until SIGTERM or Ctrl-C.
+//!
+//! Identity, server and token come from the variables of the SDK (`DAMPER_*`), as for a process with the SDK.
+//! One line on stderr contains the addresses once the listeners are open.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use damper_proxy::{Addresses, Config, Proxy, ReadConfig, StartError};
+use damper_sdk::{Damper, Options};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tracing_subscriber::EnvFilter;
+
+use super::serve::Signals;
+use crate::error::{CliError, print_message};
+
+/// Arguments of `damper proxy`.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, after_help = "docs/proxy.md explains the configuration.")]
+pub(crate) struct ProxyArgs {
+    #[command(subcommand)]
+    command: Option<ProxyCommand>,
+    #[command(flatten)]
+    run: Option<RunArgs>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ProxyCommand {
+    /// Check a configuration, and print all faults
+    Check(RunArgs),
+    /// Send the callers of a running proxy away, for the service's preStop
+    Drain(DrainArgs),
+}
+
+#[derive(Args, Debug)]
+struct RunArgs {
+    /// Configuration, a YAML file
+    #[arg(short, long, value_name = "FILE")]
+    file: PathBuf,
+    /// Allow calls, service and admin port that are not on loopback, unencrypted
+    #[arg(long)]
+    insecure_allow_remote: bool,
+}
+
+#[derive(Args, Debug)]
+struct DrainArgs {
+    /// Admin address of the proxy
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7801")]
+    admin: SocketAddr,
+}
+
+/// Runs, checks or drains a proxy.
+pub(crate) async fn run(args: ProxyArgs) -> Result<(), CliError> {
+    match (args.command, args.run) {
+        (Some(ProxyCommand::Check(args)), _) => {
+            read(&args)?;
+            print_message("the configuration is valid");
+            Ok(())
+        }
+        (Some(ProxyCommand::Drain(args)), _) => drain(args.admin).await,
+        (None, Some(args)) => serve(&args).await,
+        (None, None) => Err(CliError::Usage("--file is required".to_owned())),
+    }
+}
+
+async fn serve(args: &RunArgs) -> Result<(), CliError> {
+    let config = read(args)?;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let mut signals = Signals::listen()?;
+    let mut options = Options::from_env();
+    if let Some(service) = &config.service {
+        options = options.service(service);
+    }
+    let damper = Damper::connect(options).map_err(|faults| CliError::Config(vec![faults.to_string()]))?;
+    let proxy = Proxy::bind(config, damper).await.map_err(|error| match error {
+        StartError::Listen { .. } => CliError::Unavailable(error.to_string()),
+        _ => CliError::Config(vec![error.to_string()]),
+    })?;
+    print_message(listening(proxy.addresses()));
+    proxy.run(async move { signals.next().await }).await;
+    Ok(())
+}
+
+fn listening(addresses: &Addresses) -> String {
+    let mut line = format!("admin on {}", addresses.admin);
+    if let Some(inbound) = addresses.inbound {
+        line.push_str(&format!(", inbound on {inbound}"));
+    }
+    for outbound in &addresses.outbound {
+        line.push_str(&format!(", outbound on {outbound}"));
+    }
+    line
+}
+
+fn read(args: &RunArgs) -> Result<Config, CliError> {
+    let text = std::fs::read_to_string(&args.file).map_err(CliError::io(args.file.display()))?;
+    let how = ReadConfig { allow_remote: args.insecure_allow_remote };
+    Config::read(&text, how).map_err(|error| invalid(&args.file, &error))
+}
+
+fn invalid(file: &Path, error: &impl std::fmt::Display) -> CliError {
+    let fault = |line: &str| format!("{}: {line}", file.display());
+    CliError::Config(error.to_string().lines().map(fault).collect())
+}
+
+/// Sends `POST /drain` to the admin port.
+async fn drain(admin: SocketAddr) -> Result<(), CliError> {
+    let answer = async {
+        let mut stream = TcpStream::connect(admin).await?;
+        let request = format!("POST /drain HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.take(4_096).read_to_string(&mut answer).await?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    let answer = answer.await.map_err(|error| CliError::Unavailable(format!("{admin}: {error}")))?;
+    if answer.starts_with("HTTP/1.1 200") {
+        print_message("draining");
+        return Ok(());
+    }
+    Err(CliError::Unavailable(format!("{admin}: not the admin port of a proxy")))
+}
