@@ -1,0 +1,211 @@
+//! Proxies between real clients and services, over sockets.
+#![allow(clippy::unwrap_used, reason = "test helpers, which clippy does not recognize")]
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use damper_proxy::{Addresses, Config, Proxy, ReadConfig};
+use damper_sdk::Damper;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::metadata::MetadataMap;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Code, Request, Response, Status};
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::health_server::{Health, HealthServer};
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+const RULE: &str = "
+kind: Rule
+key: { caller_service: '*', caller_cluster: '*', callee_service: '*', callee_method: '*' }
+policy:
+  mode: enforce
+  retry: { max_attempts: 3, backoff: { fixed: { delay: 1ms } } }
+  retry_breaker: { enabled: false }
+";
+
+/// A service that knows nothing of Damper. With a callee it copies what OpenTelemetry would.
+#[derive(Clone, Default)]
+struct Foreign {
+    calls: Arc<AtomicU32>,
+    callee: Option<HealthClient<Channel>>,
+    refuses: bool,
+}
+
+#[tonic::async_trait]
+impl Health for Foreign {
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let (metadata, _, message) = request.into_parts();
+        if let Some(mut callee) = self.callee.clone() {
+            let mut call = Request::new(message);
+            for name in ["traceparent", "tracestate", "baggage"] {
+                if let Some(value) = metadata.get(name) {
+                    call.metadata_mut().insert(name, value.clone());
+                }
+            }
+            return callee.check(call).await;
+        }
+        let mut back = MetadataMap::new();
+        if let Some(value) = metadata.get("x-sent") {
+            back.insert("x-seen", value.clone());
+        }
+        if self.refuses {
+            return Err(Status::with_metadata(Code::Unavailable, "refused", back));
+        }
+        let mut response = Response::new(HealthCheckResponse { status: 1 });
+        *response.metadata_mut() = back;
+        Ok(response)
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+
+    async fn watch(&self, _: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let messages = (0..3).map(|status| Ok(HealthCheckResponse { status }));
+        let end = [Err(Status::data_loss("the end"))];
+        Ok(Response::new(Box::pin(tokio_stream::iter(messages.chain(end).collect::<Vec<_>>()))))
+    }
+}
+
+async fn start(service: Foreign) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::builder().add_service(HealthServer::new(service));
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    address
+}
+
+fn client(address: SocketAddr) -> HealthClient<Channel> {
+    HealthClient::new(Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy())
+}
+
+struct Running {
+    addresses: Addresses,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+async fn proxy(service: &str, text: &str) -> Running {
+    let text = format!("admin: 127.0.0.1:0\n{text}");
+    let config = Config::read(&text, ReadConfig::default()).unwrap();
+    let proxy = Proxy::bind(config, Damper::fixed(service, RULE).unwrap()).await.unwrap();
+    let (addresses, (stop, stopped)) = (proxy.addresses().clone(), oneshot::channel::<()>());
+    let task = tokio::spawn(proxy.run(async { _ = stopped.await }));
+    Running { addresses, stop, task }
+}
+
+fn outbound(to: SocketAddr) -> String {
+    format!("outbound: [{{ callee: callee, listen: '127.0.0.1:0', to: '{to}' }}]\n")
+}
+
+fn inbound(to: SocketAddr) -> String {
+    format!("inbound: {{ listen: '127.0.0.1:0', to: '{to}' }}\n")
+}
+
+async fn check(
+    client: &mut HealthClient<Channel>,
+    fields: &[(&'static str, &'static str)],
+) -> Result<MetadataMap, Status> {
+    let mut request = Request::new(HealthCheckRequest::default());
+    for (name, value) in fields {
+        request.metadata_mut().insert(*name, value.parse().unwrap());
+    }
+    let answer = timeout(PATIENCE, client.check(request)).await.expect("the call ends");
+    answer.map(|response| response.metadata().clone())
+}
+
+#[tokio::test]
+async fn unary_call_passes_with_its_metadata() {
+    let service = Foreign::default();
+    let running = proxy("shop", &outbound(start(service.clone()).await)).await;
+    let seen = check(&mut client(running.addresses.outbound[0]), &[("x-sent", "a")]).await.unwrap();
+    assert_eq!(
+        (seen.get("x-seen").unwrap().to_str().unwrap(), service.calls.load(Ordering::SeqCst)),
+        ("a", 1)
+    );
+}
+
+#[tokio::test]
+async fn refused_call_is_repeated_and_its_error_passes() {
+    let service = Foreign { refuses: true, ..Foreign::default() };
+    let running = proxy("shop", &outbound(start(service.clone()).await)).await;
+    let error = check(&mut client(running.addresses.outbound[0]), &[("x-sent", "a")]).await.unwrap_err();
+    assert_eq!((error.code(), error.message()), (Code::Unavailable, "refused"));
+    assert_eq!(error.metadata().get("x-seen").unwrap(), "a");
+    assert_eq!(service.calls.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test]
+async fn stream_passes_with_its_trailers() {
+    let running = proxy("shop", &outbound(start(Foreign::default()).await)).await;
+    let mut client = client(running.addresses.outbound[0]);
+    let mut stream = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    for status in 0..3 {
+        assert_eq!(timeout(PATIENCE, stream.next()).await.unwrap().unwrap().unwrap().status, status);
+    }
+    let error = timeout(PATIENCE, stream.next()).await.unwrap().unwrap().unwrap_err();
+    assert_eq!((error.code(), error.message()), (Code::DataLoss, "the end"));
+}
+
+#[tokio::test]
+async fn absent_service_is_unavailable_without_the_flag() {
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = gone.local_addr().unwrap();
+    drop(gone);
+    let running = proxy("shop", &inbound(address)).await;
+    let error = check(&mut client(running.addresses.inbound.unwrap()), &[]).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    let metadata = error.metadata();
+    assert!(
+        metadata.get("damper-no-more-retry").is_none() && metadata.get("grpc-retry-pushback-ms").is_none()
+    );
+}
+
+/// A service whose proxy has both directions. Its listener opens first, so that the proxy can name it.
+async fn governed(name: &str, callee: SocketAddr) -> (Running, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = listener.local_addr().unwrap();
+    let running = proxy(name, &(inbound(own) + &outbound(callee))).await;
+    let calls = client(running.addresses.outbound[0]);
+    let service = HealthServer::new(Foreign { callee: Some(calls), ..Foreign::default() });
+    tokio::spawn(
+        Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)),
+    );
+    let address = running.addresses.inbound.unwrap();
+    (running, address)
+}
+
+#[tokio::test]
+async fn chain_sends_no_request_more_than_its_attempts() {
+    let bottom = Foreign { refuses: true, ..Foreign::default() };
+    let mut address = start(bottom.clone()).await;
+    let mut kept = Vec::new();
+    for name in ["c", "b", "a"] {
+        let (running, inbound) = governed(name, address).await;
+        kept.push(running);
+        address = inbound;
+    }
+    let error = check(&mut client(address), &[("traceparent", TRACE)]).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    assert_eq!(bottom.calls.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test]
+async fn proxy_ends_when_it_is_stopped() {
+    let running = proxy("shop", &inbound(start(Foreign::default()).await)).await;
+    check(&mut client(running.addresses.inbound.unwrap()), &[]).await.unwrap();
+    running.stop.send(()).unwrap();
+    timeout(PATIENCE, running.task).await.expect("the proxy ends").unwrap();
+}
