@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use damper_proxy::{Addresses, Config, Proxy, ReadConfig};
+use damper_proxy::{Addresses, Config, Proxy, ReadConfig, Snapshot};
 use damper_sdk::Damper;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -39,6 +39,8 @@ struct Foreign {
     calls: Arc<AtomicU32>,
     callee: Option<HealthClient<Channel>>,
     refuses: bool,
+    /// Copies nothing to its calls.
+    is_silent: bool,
 }
 
 #[tonic::async_trait]
@@ -51,12 +53,13 @@ impl Health for Foreign {
         let (metadata, _, message) = request.into_parts();
         if let Some(mut callee) = self.callee.clone() {
             let mut call = Request::new(message);
-            for name in ["traceparent", "tracestate", "baggage"] {
+            let names: &[_] = if self.is_silent { &[] } else { &["traceparent", "tracestate", "baggage"] };
+            for name in names.iter().copied() {
                 if let Some(value) = metadata.get(name) {
                     call.metadata_mut().insert(name, value.clone());
                 }
             }
-            return callee.check(call).await;
+            return callee.check(call).await.map_err(|error| Status::new(error.code(), error.message()));
         }
         let mut back = MetadataMap::new();
         if let Some(value) = metadata.get("x-sent") {
@@ -95,6 +98,7 @@ struct Running {
     addresses: Addresses,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
+    counters: Box<dyn Fn() -> Snapshot + Send + Sync>,
 }
 
 async fn proxy(service: &str, text: &str) -> Running {
@@ -102,8 +106,9 @@ async fn proxy(service: &str, text: &str) -> Running {
     let config = Config::read(&text, ReadConfig::default()).unwrap();
     let proxy = Proxy::bind(config, Damper::fixed(service, RULE).unwrap()).await.unwrap();
     let (addresses, (stop, stopped)) = (proxy.addresses().clone(), oneshot::channel::<()>());
+    let counters = Box::new(proxy.counters());
     let task = tokio::spawn(proxy.run(async { _ = stopped.await }));
-    Running { addresses, stop, task }
+    Running { addresses, stop, task, counters }
 }
 
 fn outbound(to: SocketAddr) -> String {
@@ -174,12 +179,12 @@ async fn absent_service_is_unavailable_without_the_flag() {
 }
 
 /// A service whose proxy has both directions. Its listener opens first, so that the proxy can name it.
-async fn governed(name: &str, callee: SocketAddr) -> (Running, SocketAddr) {
+async fn governed(name: &str, callee: SocketAddr, is_silent: bool) -> (Running, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = listener.local_addr().unwrap();
     let running = proxy(name, &(inbound(own) + &outbound(callee))).await;
     let calls = client(running.addresses.outbound[0]);
-    let service = HealthServer::new(Foreign { callee: Some(calls), ..Foreign::default() });
+    let service = HealthServer::new(Foreign { callee: Some(calls), is_silent, ..Foreign::default() });
     tokio::spawn(
         Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)),
     );
@@ -187,19 +192,59 @@ async fn governed(name: &str, callee: SocketAddr) -> (Running, SocketAddr) {
     (running, address)
 }
 
-#[tokio::test]
-async fn chain_sends_no_request_more_than_its_attempts() {
+/// Calls through three services with proxies, and returns the requests at the bottom, which refuses them.
+async fn chain(is_silent: bool) -> u32 {
     let bottom = Foreign { refuses: true, ..Foreign::default() };
     let mut address = start(bottom.clone()).await;
     let mut kept = Vec::new();
     for name in ["c", "b", "a"] {
-        let (running, inbound) = governed(name, address).await;
+        let (running, inbound) = governed(name, address, is_silent).await;
         kept.push(running);
         address = inbound;
     }
     let error = check(&mut client(address), &[("traceparent", TRACE)]).await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
-    assert_eq!(bottom.calls.load(Ordering::SeqCst), 3);
+    bottom.calls.load(Ordering::SeqCst)
+}
+
+#[tokio::test]
+async fn chain_sends_no_request_more_than_its_attempts() {
+    assert_eq!(chain(false).await, 3);
+}
+
+#[tokio::test]
+async fn chain_of_services_that_copy_nothing_multiplies() {
+    assert_eq!(chain(true).await, 27);
+}
+
+#[tokio::test]
+async fn requests_of_one_trace_keep_their_own_flags() {
+    let bottom = Foreign { refuses: true, ..Foreign::default() };
+    let (running, address) = governed("a", start(bottom.clone()).await, false).await;
+    let client = client(address);
+    let calls = (0..200).map(|index| {
+        let mut client = client.clone();
+        tokio::spawn(async move {
+            let flag: &[_] = if index % 2 == 0 { &[("damper-retry", "1")] } else { &[] };
+            check(&mut client, &[flag, &[("traceparent", TRACE)]].concat()).await.unwrap_err()
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        assert_eq!(call.await.unwrap().code(), Code::Unavailable);
+    }
+    assert_eq!(bottom.calls.load(Ordering::SeqCst), 100 + 3 * 100);
+    let counted = (running.counters)();
+    assert_eq!((counted.by_tracestate, counted.without), (200, 0));
+}
+
+#[tokio::test]
+async fn head_beyond_its_limit_is_refused() {
+    let service = Foreign::default();
+    let running = proxy("shop", &outbound(start(service.clone()).await)).await;
+    let mut client = client(running.addresses.outbound[0]);
+    let long: &'static str = "v".repeat(70 << 10).leak();
+    check(&mut client, &[("x-sent", long)]).await.unwrap_err();
+    assert_eq!(service.calls.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]

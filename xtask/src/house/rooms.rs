@@ -84,6 +84,15 @@ pub(crate) const LEVELS: [Level; 17] = [
         ],
     },
     Level {
+        folder: "client-sdk/proxy/src",
+        enforced: true,
+        most: 16,
+        rooms: &[
+            "config", "counters", "context", "failure", "fields", "whole", "listen", "outbound", "inbound",
+            "admin", "proxy",
+        ],
+    },
+    Level {
         folder: "client-sdk/retry/src",
         enforced: true,
         most: 16,
