@@ -133,7 +133,8 @@ mod tests {
     fn service_profile_beside_routes_of_linkerd_is_found() {
         let wanted = json!({ "kind": "GRPCRoute", "metadata": { "name": "damper-b-0" } });
         let profile = json!({ "kind": "ServiceProfile", "metadata": { "name": "b" } });
-        let found = differences(&[wanted.clone()], &[wanted, profile]);
+        let live = [wanted.clone(), profile];
+        let found = differences(&[wanted], &live);
         assert_eq!(found, ["ServiceProfile b: switches the annotations of its Service's routes off"]);
     }
 }

@@ -1,4 +1,5 @@
 //! `from(to(rule))` is the rule less exactly what the report says.
+#![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
 
 use std::time::Duration;
 
@@ -119,7 +120,7 @@ fn policy() -> impl Strategy<Value = Policy> {
             hedge,
             retry_breaker,
             budget,
-            stop_when: stop.then(|| StopWhen {
+            stop_when: stop.then_some(StopWhen {
                 latency_above_percentile: None,
                 success_rate_below: Some(percent),
                 min_samples: 20,

@@ -9,7 +9,7 @@ pub(crate) struct Level {
     pub(crate) rooms: &'static [&'static str],
 }
 
-pub(crate) const LEVELS: [Level; 17] = [
+pub(crate) const LEVELS: [Level; 18] = [
     Level {
         folder: "client-sdk/core/src",
         enforced: true,

@@ -12,6 +12,7 @@ pub(crate) mod carriers;
 mod ids;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -106,8 +107,8 @@ impl Contexts {
         loop {
             let key = fastrand::u64(..);
             let mut shard = self.shard(key);
-            if !shard.contains_key(&key) {
-                shard.insert(key, request);
+            if let Entry::Vacant(vacant) = shard.entry(key) {
+                vacant.insert(request);
                 return Some(key);
             }
         }

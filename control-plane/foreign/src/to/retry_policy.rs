@@ -129,7 +129,7 @@ impl ClusterBudget {
         let mut budgets: Vec<Option<Budget>> = policies.filter(retries).map(|policy| policy.budget).collect();
         budgets.dedup();
         match budgets.as_slice() {
-            [Some(budget)] => Self::Same(budget.clone()),
+            [Some(budget)] => Self::Same(*budget),
             _ if budgets.iter().all(Option::is_none) => Self::None,
             _ => Self::Conflict,
         }
