@@ -74,7 +74,8 @@ impl Context {
     /// Returns the context of a request of which only the flag is known: the retry flag that a handler has
     /// copied to a call, in `damper-retry` or in the baggage. `None` without one.
     ///
-    /// For a proxy, which puts it into the extensions of the call. What is recorded in it stops no layer above.
+    /// For a proxy, which puts it into the extensions of the call. What is recorded in it stops no
+    /// layer above.
     #[must_use]
     pub fn of_flag(call: &HeaderMap) -> Option<Self> {
         headers::copied_flag(call).map(|flag| Self::new(Some(flag), None, Clock::new()))

@@ -1,7 +1,7 @@
 //! Responses in place of a peer that did not respond.
 //!
 //! A gRPC caller gets a status. The reset of a stream is passed on with its code, except in two cases, in
-//! which a status says more: REFUSED_STREAM, after which a gRPC client would send the request once more, and
+//! which a status shows more: REFUSED_STREAM, after which a gRPC client would send the request once more, and
 //! the end of a call that must not be repeated.
 
 use std::error::Error;

@@ -75,7 +75,7 @@ impl<F: FnMut() + Send + 'static> Edit for LeavePushback<F> {
 }
 
 /// Removes the pushback that the service has copied from a call to its response: it was for that call. The
-/// server layer adds it again where the flag says so.
+/// server layer adds it again where the flag is set.
 pub(crate) fn drop_copied_pushback(fields: &mut HeaderMap) {
     if fields.get(&PUSHBACK) == Some(&NEVER) {
         fields.remove(&PUSHBACK);

@@ -1,4 +1,4 @@
-//! Damper for services that are not written in Rust: a proxy beside a service.
+//! Damper for services that are not written in Rust: a proxy next to a service.
 //!
 //! ```text
 //! caller --> inbound: server layer --> the service, on loopback --> outbound: client layer --> callee

@@ -1,10 +1,10 @@
 //! Errors and their exit statuses.
 //!
 //! The numbers are those of BSD's `sysexits.h`, so that scripts distinguish usage (64), invalid input (65),
-//! not found (66), unavailable (69), internal errors (70), input or output (74), conflict (75), denied (77),
-//! configuration (78) and findings (79). `diff` has its own: 0 no difference, 1 differences, 2 error. `rules to`
-//! ends with 1 if its target does not do the same. So does
-//! a write with `--wait`: 1 written, but not delivered in time.
+//! not found (66), unavailable (69), internal errors (70), input or output (74), conflict (75), denied
+//! (77), configuration (78) and findings (79). `diff` has its own: 0 no difference, 1 differences, 2 error.
+//! `rules to` ends with 1 if its target does not do the same. So does a write with `--wait`: 1 written, but
+//! not delivered in time.
 //!
 //! Messages are complete: one line per fault, with field, value and allowed values.
 

@@ -1,7 +1,7 @@
 //! Status codes in the words of Envoy's retry conditions.
 //!
-//! Envoy knows five codes. A connection that fails or is reset has no status: Envoy answers it itself, and the
-//! gRPC conditions do not match that, so UNAVAILABLE needs three conditions more.
+//! Envoy knows five codes. A connection that fails or is reset has no status: Envoy answers it itself, and
+//! the gRPC conditions do not match that, so UNAVAILABLE needs three conditions more.
 
 use damper_core::{Code, CodeSet};
 

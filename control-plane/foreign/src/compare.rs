@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn service_profile_beside_routes_of_linkerd_is_found() {
+    fn service_profile_next_to_routes_of_linkerd_is_found() {
         let wanted = json!({ "kind": "GRPCRoute", "metadata": { "name": "damper-b-0" } });
         let profile = json!({ "kind": "ServiceProfile", "metadata": { "name": "b" } });
         let live = [wanted.clone(), profile];

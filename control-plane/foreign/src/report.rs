@@ -127,7 +127,7 @@ const OF_RETRIES: [&str; 4] = ["retry.max_attempts", "retry.max_duration", "retr
 
 /// What a target makes of a rule.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct Expressed {
     /// Settings that the target has, in the words of a rule.
     pub(crate) policy: v1::Policy,
     /// Settings that differ even with the same value, and how.
@@ -147,7 +147,7 @@ pub(crate) enum All {
     Idle(&'static str),
 }
 
-impl Said {
+impl Expressed {
     pub(crate) fn note(&mut self, setting: &'static str, why: impl Into<String>) {
         self.notes.push((setting, why.into()));
     }
@@ -159,7 +159,7 @@ impl Said {
     /// Returns each setting of the rule. `target` names the target in reasons.
     pub(crate) fn report(&self, rule: &Rule, target: &str) -> Vec<Loss> {
         let full = full(rule);
-        let said = serde_json::to_value(&self.policy).unwrap_or_default();
+        let expressed = serde_json::to_value(&self.policy).unwrap_or_default();
         let off = rule.policy().mode != Mode::Enforce;
         let extra = makes_extra_attempts(rule);
         let (without_effect, no_such) = match self.all {
@@ -178,7 +178,7 @@ impl Said {
             list.iter().find(|(path, _)| *path == setting).map(|(_, why)| why.clone())
         };
         let loss = |setting: &&'static str| {
-            let (value, becomes) = (at(&full, setting), at(&said, setting));
+            let (value, becomes) = (at(&full, setting), at(&expressed, setting));
             let noted = find(&self.notes, setting);
             let loss = |outcome, why: Option<String>| Loss {
                 setting: format!("policy.{setting}"),
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn every_setting_of_a_rule_is_in_the_report() {
-        let losses = Said::default().report(&rule(ALL), "It");
+        let losses = Expressed::default().report(&rule(ALL), "It");
         let found: BTreeSet<_> = losses.iter().map(|loss| loss.setting.as_str()).collect();
         let expected: BTreeSet<_> = SETTINGS.iter().map(|setting| format!("policy.{setting}")).collect();
         assert_eq!(found, expected.iter().map(String::as_str).collect());
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn settings_of_retries_are_idle_without_retries() {
-        let losses = Said::default().report(&rule("{ mode: enforce, timeout: 2s }"), "It");
+        let losses = Expressed::default().report(&rule("{ mode: enforce, timeout: 2s }"), "It");
         let worst: Vec<_> = losses.iter().filter(|loss| loss.outcome != Outcome::Kept).collect();
         let paths: Vec<_> = worst.iter().map(|loss| loss.setting.as_str()).collect();
         assert_eq!(paths, ["policy.mode", "policy.timeout"]);
@@ -305,9 +305,9 @@ mod tests {
             timeout: Some(crate::backoff::wire(std::time::Duration::from_secs(2))),
             ..Default::default()
         };
-        let said = Said { policy, ..Said::default() };
+        let expressed = Expressed { policy, ..Expressed::default() };
         let rule = rule(ALL);
-        let settings = said.report(&rule, "It");
+        let settings = expressed.report(&rule, "It");
         let report = RuleReport {
             rule: rule.pattern().to_string(),
             revision: 1,

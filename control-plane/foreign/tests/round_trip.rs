@@ -1,4 +1,4 @@
-//! `from(to(rule))` is the rule less exactly what the report says.
+//! `from(to(rule))` is the rule less exactly what the report states.
 #![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
 
 use std::time::Duration;
@@ -145,7 +145,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
     })
 }
 
-/// Checks that each written rule is read back as the report says, and no other is.
+/// Checks that each written rule is read back as the report states, and no other is.
 fn check(target: Target, source: Source, rules: &[Rule], options: &Options) {
     let translation = translate(target, rules, options).unwrap();
     let text: String = translation
@@ -204,23 +204,23 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn grpc_reads_back_as_the_report_says(rules in rules(), hedging in any::<bool>()) {
+    fn grpc_reads_back_as_the_report_states(rules in rules(), hedging in any::<bool>()) {
         let language = if hedging { Language::Hedging } else { Language::Other };
         check(Target::Grpc, Source::Grpc, &rules, &Options { language, ..Options::default() });
     }
 
     #[test]
-    fn istio_reads_back_as_the_report_says(rules in rules(), chain_flag in any::<bool>()) {
+    fn istio_reads_back_as_the_report_states(rules in rules(), chain_flag in any::<bool>()) {
         check(Target::Istio, Source::Istio, &rules, &Options { chain_flag, ..Options::default() });
     }
 
     #[test]
-    fn envoy_reads_back_as_the_report_says(rules in rules(), chain_flag in any::<bool>()) {
+    fn envoy_reads_back_as_the_report_states(rules in rules(), chain_flag in any::<bool>()) {
         check(Target::Envoy, Source::Envoy, &rules, &Options { chain_flag, ..Options::default() });
     }
 
     #[test]
-    fn kitex_reads_back_as_the_report_says(rules in rules()) {
+    fn kitex_reads_back_as_the_report_states(rules in rules()) {
         check(Target::Kitex, Source::Kitex, &rules, &Options::default());
     }
 }

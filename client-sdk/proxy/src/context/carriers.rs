@@ -30,7 +30,7 @@ const IN_BAGGAGE: Carrier =
 
 /// Limit of the head of a request with our members: Java's and C++'s default.
 const MAX_HEAD: usize = 8 << 10;
-/// What HPACK counts for each field beside its name and value.
+/// What HPACK counts for each field in addition to its name and value.
 const FIELD: usize = 32;
 
 /// Characters of a key: 64 bits in base 32.

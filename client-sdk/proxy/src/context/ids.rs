@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn request_id_is_an_id_beside_that_of_the_trace() {
+    fn request_id_is_an_id_next_to_that_of_the_trace() {
         let mut headers = HeaderMap::new();
         headers.insert("x-request-id", "a".parse().unwrap());
         headers.insert("x-b3-traceid", TRACE.parse().unwrap());

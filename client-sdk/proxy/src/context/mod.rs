@@ -3,7 +3,7 @@
 //! Inbound, the context is kept under a random key while the request lives, and the key is added to the
 //! request in `tracestate` and `baggage`, see `carriers`. The service's OpenTelemetry copies them to its
 //! calls. Outbound, the key finds the context. Without a key, the id of a trace that one living request has
-//! finds the flag of that request, and nothing else: an id says less than a key, see `ids`.
+//! finds the flag of that request, and nothing else: an id carries less than a key, see `ids`.
 //!
 //! The table has at most [`MAX_REQUESTS`] requests. Further ones have no context; while there are any, no id
 //! counts as unique.
@@ -53,7 +53,7 @@ struct Requests {
     retries: usize,
 }
 
-/// What the id of a trace says about a call.
+/// What the id of a trace means for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OfId {
     /// One request has the id. `is_retry`: it is a retry.
@@ -119,7 +119,7 @@ impl Contexts {
         self.shard(key).get(&key).cloned()
     }
 
-    /// Returns what the first known id says.
+    /// Returns what the first known id has.
     pub(crate) fn of_ids(&self, ids: &Ids) -> OfId {
         if self.beyond.load(Ordering::Relaxed) > 0 {
             return OfId::Unknown;

@@ -43,7 +43,7 @@ fn full_table_keeps_no_further_request() {
 }
 
 #[test]
-fn id_says_the_flag_that_all_its_requests_have() {
+fn id_has_the_flag_that_all_its_requests_have() {
     let contexts = Contexts::new(10);
     let id = || ids("1234567890abcdef");
     assert_eq!(contexts.of_ids(&id()), OfId::Unknown);

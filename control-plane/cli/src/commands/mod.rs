@@ -60,7 +60,7 @@ pub(crate) struct Cli {
 enum Command {
     /// Run the control plane
     Serve(Box<config::ServeArgs>),
-    /// Run a proxy beside a service that is not written in Rust
+    /// Run a proxy next to a service that is not written in Rust
     Proxy(proxy::ProxyArgs),
     /// Run a demo: four services under load, and the effect of retries on them
     Demo(demo::Args),

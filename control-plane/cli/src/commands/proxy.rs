@@ -1,4 +1,4 @@
-//! `damper proxy`: Damper beside a service that is not written in Rust, until SIGTERM or Ctrl-C.
+//! `damper proxy`: Damper next to a service that is not written in Rust, until SIGTERM or Ctrl-C.
 //!
 //! Identity, server and token come from the variables of the SDK (`DAMPER_*`), as for a process with the SDK.
 //! One line on stderr contains the addresses once the listeners are open.

@@ -17,7 +17,7 @@ fn offline(args: &[&str], input: &str) -> crate::harness::Ended {
 }
 
 #[test]
-fn losses_are_reported_beside_the_documents() {
+fn losses_are_reported_next_to_the_documents() {
     let rule = manifest("*", RETRIED);
     let ended = offline(&["to", "istio"], &rule);
     assert!(ended.out.starts_with("---\n") && ended.out.contains("kind: VirtualService"), "{ended:?}");

@@ -1,6 +1,6 @@
 //! From Istio: routes of a `VirtualService`, and the budget of a `DestinationRule`.
 //!
-//! A route that says nothing about retries is retried twice; that is a finding, and in the rule.
+//! A route that does not mention retries is retried twice; that is a finding, and in the rule.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::retry_policy::{self, RetryPolicy};
 use super::{Finding, Reader, finding, join, key, wire_budget};
 use crate::backoff::wire;
 
-/// Istio's retries where a route says none, and its conditions.
+/// Istio's retries where a route has none, and its conditions.
 const UNSAID_RETRIES: u32 = 2;
 const UNSAID_CONDITIONS: &str = "connect-failure,refused-stream,unavailable,cancelled";
 

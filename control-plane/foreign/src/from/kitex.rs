@@ -91,7 +91,7 @@ fn policy(
             let path = join(path, "failure_policy");
             let stop = &failure.stop_policy;
             stop_findings(stop, &path, findings);
-            findings.push(finding(&path, "Kitex retries time-outs alone, unless its code says more"));
+            findings.push(finding(&path, "Kitex retries time-outs only, unless its code does more"));
             let retry = v1::Retry {
                 max_attempts: Some(stop.max_retry_times.unwrap_or(2).saturating_add(1)),
                 max_duration: Some(millis(stop.max_duration_ms)).filter(|limit| *limit != millis(0)),

@@ -130,7 +130,7 @@ fn limit(source: Source, limits: &[Limit], found: &mut Found) {
     }
 }
 
-/// Returns a budget; what is not said is Envoy's.
+/// Returns a budget; what is not set is Envoy's.
 fn wire_budget(percent: Option<f64>, at_a_time: Option<u32>) -> v1::Budget {
     v1::Budget {
         ratio: Some((percent.unwrap_or(20.0) * 100.0).round() / 10_000.0),

@@ -1,16 +1,16 @@
 //! To Envoy: the routes of a virtual host, and the circuit breakers of the callee's cluster.
 //!
-//! Without `timeout` Envoy ends a call after 15 s, so a rule without one says 0. Without a threshold a cluster
-//! retries three calls at a time, so the threshold is written.
+//! Without `timeout` Envoy ends a call after 15 s, so a rule without one writes 0. Without a threshold a
+//! cluster retries three calls at a time, so the threshold is written.
 
 use damper_core::Policy;
 use serde_json::{Value, json};
 
-use super::retry_policy::{ClusterBudget, Max, retry_policy, say};
+use super::retry_policy::{ClusterBudget, Max, express, retry_policy};
 use super::{Options, Translation, Written, each, set, words};
 use crate::backoff::wire;
 use crate::duration::{seconds, up_to_millis};
-use crate::report::Said;
+use crate::report::Expressed;
 use crate::selection::{Callee, Selected};
 
 /// Writes the fragments of a callee.
@@ -50,10 +50,10 @@ fn route(
         Some((service, None)) => json!({ "prefix": format!("/{service}/") }),
         Some((service, Some(method))) => json!({ "path": format!("/{service}/{method}") }),
     };
-    let mut said = Said::default();
+    let mut expressed = Expressed::default();
     let timeout = policy.timeout.map(up_to_millis);
-    said.policy.timeout = timeout.map(wire);
-    said.why("timeout", "Envoy counts milliseconds");
+    expressed.policy.timeout = timeout.map(wire);
+    expressed.why("timeout", "Envoy counts milliseconds");
     let mut action = json!({ "cluster": cluster, "timeout": seconds(timeout.unwrap_or_default()) });
     let mut written = policy.retry.as_ref().and_then(|retry| retry_policy(retry, Max::Own));
     if let Some(written) = &mut written {
@@ -66,8 +66,8 @@ fn route(
         set(&mut retry, "per_try_timeout", written.per_try_timeout.map(seconds));
         set(&mut action, "retry_policy", Some(retry));
     }
-    say(policy, written.as_ref(), options.chain_flag, &mut said);
-    budget.say(policy, &mut said);
+    express(policy, written.as_ref(), options.chain_flag, &mut expressed);
+    budget.express(policy, &mut expressed);
     let provenance = json!({ "filter_metadata": { crate::ANNOTATION: { "rule": words(selected) } } });
-    Ok((json!({ "match": matched, "route": action, "metadata": provenance }), said))
+    Ok((json!({ "match": matched, "route": action, "metadata": provenance }), expressed))
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Options, Translation, Written, each, host, set, words};
 use crate::backoff::{Curve, allow, wire};
 use crate::duration::{seconds, whole_millis};
-use crate::report::Said;
+use crate::report::Expressed;
 use crate::selection::{Callee, Selected};
 
 /// Writes the routes of a callee.
@@ -20,7 +20,7 @@ pub(super) fn write(
     translation: &mut Translation,
 ) -> Result<(), String> {
     let host = host(&callee.name)?;
-    let port = options.port.ok_or("a route needs the port of the callee's Service; say --port")?;
+    let port = options.port.ok_or("a route needs the port of the callee's Service; express --port")?;
     let parts =
         each(callee, "the Gateway API", translation, |selected, policy| route(selected, policy, host, port));
     for (number, (_, mut route)) in parts.into_iter().enumerate() {
@@ -34,7 +34,7 @@ pub(super) fn write(
 
 fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Written<Value> {
     let (matched, is_http) = matched(selected)?;
-    let mut said = Said::default();
+    let mut expressed = Expressed::default();
     let per_attempt = policy.retry.as_ref().and_then(|retry| retry.per_attempt_timeout);
     for (setting, limit) in
         [("policy.timeout", policy.timeout), ("policy.retry.per_attempt_timeout", per_attempt)]
@@ -51,7 +51,7 @@ fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Wri
     let millis = |limit: std::time::Duration| format!("{}ms", limit.as_millis());
     let mut timeouts = json!({});
     set(&mut timeouts, "request", policy.timeout.map(millis));
-    said.policy.timeout = policy.timeout.map(wire);
+    expressed.policy.timeout = policy.timeout.map(wire);
     if let Some(retry) = policy.retry.as_ref().filter(|_| is_http) {
         let statuses: Vec<u16> = (400..600)
             .filter(|status| http::code_of(*status).is_some_and(|code| retry.codes.contains(code)))
@@ -68,18 +68,18 @@ fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Wri
                 retry.codes.contains(*code)
                     && statuses.iter().any(|status| http::code_of(*status) == Some(*code))
             });
-            said.policy.retry = Some(v1::Retry {
+            expressed.policy.retry = Some(v1::Retry {
                 max_attempts: Some(retry.max_attempts),
                 per_attempt_timeout: per_attempt.map(wire),
                 codes: Some(allow(codes)),
                 backoff: Some(Curve::flat(base).wire(v1::Jitter::None, None)),
                 ..Default::default()
             });
-            said.note("retry.backoff", "backoff is the shortest wait; each gateway has its own curve");
-            said.why("retry.codes", "HTTP statuses alone");
+            expressed.note("retry.backoff", "backoff is the shortest wait; each gateway has its own curve");
+            expressed.why("retry.codes", "HTTP statuses alone");
         }
     }
-    reasons(is_http, &mut said);
+    reasons(is_http, &mut expressed);
     let has = timeouts.as_object().is_some_and(|map| !map.is_empty());
     set(&mut rule, "timeouts", Some(timeouts).filter(|_| has));
     let annotations = json!({ format!("{}/rules", crate::ANNOTATION): words(selected) });
@@ -92,17 +92,18 @@ fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Wri
             "rules": [rule],
         },
     });
-    Ok((route, said))
+    Ok((route, expressed))
 }
 
-fn reasons(is_http: bool, said: &mut Said) {
+fn reasons(is_http: bool, expressed: &mut Expressed) {
     if !is_http {
         for setting in ["retry.max_attempts", "retry.codes", "retry.backoff", "retry.per_attempt_timeout"] {
-            said.why(setting, "GRPCRoute has no retries, and HTTPRoute retries HTTP statuses alone");
+            expressed.why(setting, "GRPCRoute has no retries, and HTTPRoute retries HTTP statuses alone");
         }
     }
     for setting in ["budget.ratio", "budget.min_per_second"] {
-        said.why(setting, "the Gateway API has a budget in XBackendTrafficPolicy, which is an experiment");
+        expressed
+            .why(setting, "the Gateway API has a budget in XBackendTrafficPolicy, which is an experiment");
     }
 }
 

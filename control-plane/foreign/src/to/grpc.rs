@@ -1,7 +1,7 @@
 //! To the service config of gRPC clients (gRFC A6).
 //!
-//! One document is the configuration of one channel: of one caller to one callee. `retryThrottling` is one per
-//! channel, so rules with different breakers lose theirs.
+//! One document is the configuration of one channel: of one caller to one callee. `retryThrottling` is one
+//! per channel, so rules with different breakers lose theirs.
 
 use damper_core::{BreakerMode, HedgeDelay, Policy, Ratio, RetryBreaker};
 use damper_proto::v1;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Language, Options, Translation, Written, each, set};
 use crate::backoff::{Curve, allow, wire};
 use crate::duration::seconds;
-use crate::report::Said;
+use crate::report::Expressed;
 use crate::selection::{Callee, Selected};
 
 /// More attempts are counted as this number.
@@ -91,10 +91,10 @@ fn rule(
     options: &Options,
     throttle: &Throttle,
 ) -> Written<Value> {
-    let mut said = Said::default();
+    let mut expressed = Expressed::default();
     let mut written = json!({ "name": [method_name(name)] });
     set(&mut written, "timeout", policy.timeout.map(seconds));
-    said.policy.timeout = policy.timeout.map(wire);
+    expressed.policy.timeout = policy.timeout.map(wire);
     if let Some(retry) = &policy.retry {
         let attempts = retry.max_attempts.min(MOST_ATTEMPTS);
         let curve = Curve::of(&retry.backoff);
@@ -106,34 +106,34 @@ fn rule(
             "retryableStatusCodes": retry.codes.iter().map(damper_core::Code::name).collect::<Vec<_>>(),
         });
         set(&mut written, "retryPolicy", Some(retry_policy));
-        said.policy.retry = Some(v1::Retry {
+        expressed.policy.retry = Some(v1::Retry {
             max_attempts: Some(attempts),
             codes: Some(allow(retry.codes.iter())),
             backoff: Some(curve.wire(v1::Jitter::PlusMinus, Some(JITTER_SHARE))),
             ..Default::default()
         });
-        throttled(throttle, &mut said);
+        throttled(throttle, &mut expressed);
     } else {
-        said.why("retry.per_attempt_timeout", "the rule makes one attempt");
-        hedging(policy, options.language, &mut written, &mut said);
+        expressed.why("retry.per_attempt_timeout", "the rule makes one attempt");
+        hedging(policy, options.language, &mut written, &mut expressed);
     }
-    reasons(policy, options, &mut said);
-    Ok((written, said))
+    reasons(policy, options, &mut expressed);
+    Ok((written, expressed))
 }
 
 /// States the throttle of the channel as the breaker of a rule.
-fn throttled(throttle: &Throttle, said: &mut Said) {
+fn throttled(throttle: &Throttle, expressed: &mut Expressed) {
     match throttle {
         Throttle::None => {}
         Throttle::Same(ratio) => {
-            said.policy.retry_breaker = Some(breaker(*ratio));
-            said.note(
+            expressed.policy.retry_breaker = Some(breaker(*ratio));
+            expressed.note(
                 "retry_breaker",
                 "retryThrottling is one bucket of 10 tokens for the channel: a failed call takes one, below half \
                  no call is retried",
             );
         }
-        Throttle::Conflict => said.why(
+        Throttle::Conflict => expressed.why(
             "retry_breaker",
             "retryThrottling is one for the channel, and the rules of this callee have different breakers",
         ),
@@ -149,7 +149,7 @@ fn method_name(name: Option<(&str, Option<&str>)>) -> Value {
 }
 
 /// Writes a hedging policy, which excludes a retry policy.
-fn hedging(policy: &Policy, language: Language, written: &mut Value, said: &mut Said) {
+fn hedging(policy: &Policy, language: Language, written: &mut Value, expressed: &mut Expressed) {
     let Some(hedge) = &policy.hedge else { return };
     let HedgeDelay::Fixed(delay) = hedge.delay else { return };
     if language == Language::Hedging {
@@ -158,11 +158,11 @@ fn hedging(policy: &Policy, language: Language, written: &mut Value, said: &mut 
             json!({ "maxAttempts": attempts, "hedgingDelay": seconds(delay), "nonFatalStatusCodes": [] });
         set(written, "hedgingPolicy", Some(hedging));
         let fixed = v1::HedgeDelay { kind: Some(v1::hedge_delay::Kind::Fixed(wire(delay))) };
-        said.policy.hedge = Some(v1::Hedge { delay: Some(fixed), max_hedges: Some(hedge.max_hedges) });
+        expressed.policy.hedge = Some(v1::Hedge { delay: Some(fixed), max_hedges: Some(hedge.max_hedges) });
     }
 }
 
-fn reasons(policy: &Policy, options: &Options, said: &mut Said) {
+fn reasons(policy: &Policy, options: &Options, expressed: &mut Expressed) {
     let hedge = match (&policy.retry, &policy.hedge, options.language) {
         (Some(_), _, _) => "gRPC has a retry policy or a hedging policy for a method, not both",
         (_, Some(hedge), Language::Hedging) if !matches!(hedge.delay, HedgeDelay::Fixed(_)) => {
@@ -170,13 +170,13 @@ fn reasons(policy: &Policy, options: &Options, said: &mut Said) {
         }
         _ => "this language has no hedging; Java, Node and .NET have it",
     };
-    said.why("hedge.delay", hedge);
-    said.why("hedge.max_hedges", hedge);
-    said.why("retry.max_attempts", "a client counts more attempts as 5");
-    said.why("retry.backoff", "gRPC's waits grow by a factor and vary by 20 %");
-    said.why("retry.per_attempt_timeout", "gRPC has no time limit of an attempt");
-    said.why("chain.ignore_retry_flag", "a client retries even while its service serves a retry");
-    said.why(
+    expressed.why("hedge.delay", hedge);
+    expressed.why("hedge.max_hedges", hedge);
+    expressed.why("retry.max_attempts", "a client counts more attempts as 5");
+    expressed.why("retry.backoff", "gRPC's waits grow by a factor and vary by 20 %");
+    expressed.why("retry.per_attempt_timeout", "gRPC has no time limit of an attempt");
+    expressed.why("chain.ignore_retry_flag", "a client retries even while its service serves a retry");
+    expressed.why(
         "chain.ignore_no_more_retry",
         "a client obeys a callee's pushback, but sends none to its own callers",
     );

@@ -1,16 +1,16 @@
 //! To Istio: a `VirtualService` for each callee, and a `DestinationRule` for its budget.
 //!
-//! Istio retries twice where a route says nothing, so a route without retries says `attempts: 0`. Calls that no
-//! route matches would fail; the last route takes them, as Istio had it.
+//! Istio retries twice where a route has none, so a route without retries writes `attempts: 0`. Calls that
+//! no route matches would fail; the last route takes them, as Istio had it.
 
 use damper_core::{MethodPart, Part, Policy};
 use serde_json::{Value, json};
 
-use super::retry_policy::{ClusterBudget, Max, retry_policy, say};
+use super::retry_policy::{ClusterBudget, Max, express, retry_policy};
 use super::{Options, Translation, Written, each, host, metadata, set, words};
 use crate::backoff::wire;
 use crate::duration::{seconds, whole_millis};
-use crate::report::Said;
+use crate::report::Expressed;
 use crate::selection::{Callee, Selected};
 
 /// Writes the objects of a callee.
@@ -82,11 +82,11 @@ fn route(
     if !refused.is_empty() {
         return Err(refused);
     }
-    let mut said = Said::default();
+    let mut expressed = Expressed::default();
     let mut route = json!({ "name": words(selected), "route": [{ "destination": { "host": host } }] });
     set(&mut route, "match", matched.map(|matched| json!([matched])));
     set(&mut route, "timeout", policy.timeout.map(seconds));
-    said.policy.timeout = policy.timeout.map(wire);
+    expressed.policy.timeout = policy.timeout.map(wire);
     let written = policy.retry.as_ref().and_then(|retry| retry_policy(retry, Max::TenTimes));
     let retries = written.as_ref().map_or_else(
         || json!({ "attempts": 0 }),
@@ -101,9 +101,9 @@ fn route(
         },
     );
     set(&mut route, "retries", Some(retries));
-    say(policy, written.as_ref(), options.chain_flag, &mut said);
-    budget.say(policy, &mut said);
-    Ok((route, said))
+    express(policy, written.as_ref(), options.chain_flag, &mut expressed);
+    budget.express(policy, &mut expressed);
+    Ok((route, expressed))
 }
 
 /// Returns the match of a route; `None` for all calls.
@@ -131,7 +131,8 @@ fn matched(selected: &Selected<'_>, options: &Options, refused: &mut Vec<String>
             (Part::Any, _) => {}
             (Part::Exact(name), Some(label)) => set(&mut labels, label, Some(name.as_str())),
             (Part::Exact(name), None) => {
-                refused.push(format!("{setting}: {name} needs the label of pods that has it; say {option}"));
+                refused
+                    .push(format!("{setting}: {name} needs the label of pods that has it; express {option}"));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! To Kitex: the retry policies of a client by method.
 //!
-//! Kitex's failure retry retries time-outs alone. A rule with UNAVAILABLE would become a retry of exactly what
-//! it does not name, so a rule is written only if its codes have DEADLINE_EXCEEDED. `max_duration_ms` ends no
-//! call; it stops further retries.
+//! Kitex's failure retry retries time-outs alone. A rule with UNAVAILABLE would become a retry of exactly
+//! what it does not name, so a rule is written only if its codes have DEADLINE_EXCEEDED. `max_duration_ms`
+//! ends no call; it stops further retries.
 
 use damper_core::{Backoff, Code, HedgeDelay, Jitter, MethodPart, Policy, Retry, Waits};
 use damper_proto::v1;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::{Translation, Written, each};
 use crate::backoff::{Curve, allow, wire};
 use crate::duration::{seconds, up_to_millis, whole_millis};
-use crate::report::Said;
+use crate::report::Expressed;
 use crate::selection::{Callee, Selected};
 
 /// The most retries of a failed call, and the most hedges.
@@ -57,13 +57,13 @@ fn name(selected: &Selected<'_>) -> Result<String, Vec<String>> {
 }
 
 fn rule(policy: &Policy) -> Written<Value> {
-    let mut said = Said::default();
-    said.why(
+    let mut expressed = Expressed::default();
+    expressed.why(
         "retry_breaker",
         "Kitex has its own, by the share of the method's calls that failed, at most 0.3",
     );
-    said.why("chain.ignore_retry_flag", "Kitex keeps its flag over its own protocols, not over gRPC");
-    said.why("retry.per_attempt_timeout", "Kitex's limit of an attempt is the client's rpc timeout");
+    expressed.why("chain.ignore_retry_flag", "Kitex keeps its flag over its own protocols, not over gRPC");
+    expressed.why("retry.per_attempt_timeout", "Kitex's limit of an attempt is the client's rpc timeout");
     let stop = |retries: u32, limit: Option<Duration>| {
         json!({
             "max_retry_times": retries,
@@ -71,7 +71,7 @@ fn rule(policy: &Policy) -> Written<Value> {
             "cb_policy": { "error_rate": ERROR_RATE },
         })
     };
-    let limit = limit(policy, &mut said)?;
+    let limit = limit(policy, &mut expressed)?;
     if let Some(retry) = &policy.retry {
         if !retry.codes.contains(Code::DeadlineExceeded) {
             let problem =
@@ -80,27 +80,27 @@ fn rule(policy: &Policy) -> Written<Value> {
         }
         let retries = retry.max_attempts.saturating_sub(1).min(MOST_RETRIES);
         let (backoff, waits) = backoff(retry);
-        said.policy.retry = Some(v1::Retry {
+        expressed.policy.retry = Some(v1::Retry {
             max_attempts: Some(retries + 1),
             max_duration: limit.map(wire),
             codes: Some(allow([Code::DeadlineExceeded])),
             backoff: Some(waits),
             ..Default::default()
         });
-        said.why("retry.max_attempts", "Kitex makes at most 5 retries");
-        said.why("retry.codes", "Kitex retries time-outs alone");
-        said.why("retry.backoff", "Kitex has no wait, the same wait, or a random one");
-        said.why("retry.max_duration", "max_duration_ms, in place of policy.timeout");
-        said.why("hedge.delay", "Kitex has failed calls retried, or slow ones hedged");
-        said.why("hedge.max_hedges", "Kitex has failed calls retried, or slow ones hedged");
+        expressed.why("retry.max_attempts", "Kitex makes at most 5 retries");
+        expressed.why("retry.codes", "Kitex retries time-outs alone");
+        expressed.why("retry.backoff", "Kitex has no wait, the same wait, or a random one");
+        expressed.why("retry.max_duration", "max_duration_ms, in place of policy.timeout");
+        expressed.why("hedge.delay", "Kitex has failed calls retried, or slow ones hedged");
+        expressed.why("hedge.max_hedges", "Kitex has failed calls retried, or slow ones hedged");
         let failure = json!({
             "stop_policy": stop(retries, limit),
             "backoff_policy": backoff,
             "retry_same_node": false,
         });
-        return Ok((json!({ "enable": true, "type": 0, "failure_policy": failure }), said));
+        return Ok((json!({ "enable": true, "type": 0, "failure_policy": failure }), expressed));
     }
-    hedge(policy, limit, stop, said)
+    hedge(policy, limit, stop, expressed)
 }
 
 /// Writes a backup request, or a policy that retries nothing.
@@ -108,14 +108,14 @@ fn hedge(
     policy: &Policy,
     limit: Option<Duration>,
     stop: impl Fn(u32, Option<Duration>) -> Value,
-    mut said: Said,
+    mut expressed: Expressed,
 ) -> Written<Value> {
     let off = json!({ "enable": false, "type": 0 });
-    let Some(hedge) = &policy.hedge else { return Ok((off, said)) };
+    let Some(hedge) = &policy.hedge else { return Ok((off, expressed)) };
     let HedgeDelay::Fixed(delay) = hedge.delay else {
-        said.why("hedge.delay", "Kitex hedges after a fixed delay");
-        said.why("hedge.max_hedges", "Kitex hedges after a fixed delay");
-        return Ok((off, said));
+        expressed.why("hedge.delay", "Kitex hedges after a fixed delay");
+        expressed.why("hedge.max_hedges", "Kitex hedges after a fixed delay");
+        return Ok((off, expressed));
     };
     let Some(millis) = whole_millis(delay) else {
         return Err(vec![format!(
@@ -125,23 +125,23 @@ fn hedge(
     };
     let hedges = hedge.max_hedges.min(MOST_HEDGES);
     let fixed = v1::HedgeDelay { kind: Some(v1::hedge_delay::Kind::Fixed(wire(delay))) };
-    said.policy.hedge = Some(v1::Hedge { delay: Some(fixed), max_hedges: Some(hedges) });
-    said.note("hedge.delay", "the first attempt that finishes wins, even if it failed");
-    said.why("hedge.max_hedges", "Kitex sends at most 2 backup requests");
+    expressed.policy.hedge = Some(v1::Hedge { delay: Some(fixed), max_hedges: Some(hedges) });
+    expressed.note("hedge.delay", "the first attempt that finishes wins, even if it failed");
+    expressed.why("hedge.max_hedges", "Kitex sends at most 2 backup requests");
     let backup =
         json!({ "retry_delay_ms": millis, "stop_policy": stop(hedges, limit), "retry_same_node": false });
-    Ok((json!({ "enable": true, "type": 1, "backup_policy": backup }), said))
+    Ok((json!({ "enable": true, "type": 1, "backup_policy": backup }), expressed))
 }
 
 /// Returns the time after which no retry starts: the rule's own, else its limit of the call.
-fn limit(policy: &Policy, said: &mut Said) -> Result<Option<Duration>, Vec<String>> {
+fn limit(policy: &Policy, expressed: &mut Expressed) -> Result<Option<Duration>, Vec<String>> {
     let own = policy.retry.as_ref().and_then(|retry| retry.max_duration);
     let (setting, limit) = match (own, policy.timeout) {
         (Some(own), _) => ("policy.retry.max_duration", own),
         (None, Some(timeout)) => ("policy.timeout", timeout),
         (None, None) => return Ok(None),
     };
-    said.why(
+    expressed.why(
         "timeout",
         "max_duration_ms ends no call: it stops further retries, as policy.retry.max_duration",
     );

@@ -12,7 +12,7 @@ use super::{Options, Translation, Written, each, host, set, words};
 use crate::backoff::{Curve, allow, wire};
 use crate::codes;
 use crate::duration::{seconds, whole_millis};
-use crate::report::Said;
+use crate::report::Expressed;
 use crate::selection::{Callee, Selected};
 
 /// Writes the routes of a callee.
@@ -22,7 +22,7 @@ pub(super) fn write(
     translation: &mut Translation,
 ) -> Result<(), String> {
     let host = host(&callee.name)?;
-    let port = options.port.ok_or("a route needs the port of the callee's Service; say --port")?;
+    let port = options.port.ok_or("a route needs the port of the callee's Service; express --port")?;
     let parts = each(callee, "Linkerd", translation, |selected, policy| route(selected, policy, host, port));
     for (number, (_, mut route)) in parts.into_iter().enumerate() {
         if let Some(metadata) = route.get_mut("metadata") {
@@ -36,7 +36,7 @@ pub(super) fn write(
 
 fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Written<Value> {
     let method = selected.grpc_method().map_err(|problem| vec![problem])?;
-    let mut said = Said::default();
+    let mut expressed = Expressed::default();
     let mut annotations = json!({ format!("{}/rules", crate::ANNOTATION): words(selected) });
     let per_attempt = policy.retry.as_ref().and_then(|retry| retry.per_attempt_timeout);
     for (setting, limit) in
@@ -48,7 +48,7 @@ fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Wri
     }
     let millis = |limit: Duration| format!("{}ms", limit.as_millis());
     set(&mut annotations, "timeout.linkerd.io/request", policy.timeout.map(millis));
-    said.policy.timeout = policy.timeout.map(wire);
+    expressed.policy.timeout = policy.timeout.map(wire);
     if let Some(retry) = &policy.retry {
         let known = codes::known(retry.codes);
         if !known.is_empty() {
@@ -59,7 +59,7 @@ fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Wri
                 Some(retry.max_attempts.saturating_sub(1).to_string()),
             );
             set(&mut annotations, "retry.linkerd.io/timeout", per_attempt.map(millis));
-            said.policy.retry = Some(v1::Retry {
+            expressed.policy.retry = Some(v1::Retry {
                 max_attempts: Some(retry.max_attempts),
                 per_attempt_timeout: per_attempt.map(wire),
                 codes: Some(allow(known.iter())),
@@ -67,16 +67,16 @@ fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Wri
                 ..Default::default()
             });
             if per_attempt.is_some() {
-                said.note("retry.per_attempt_timeout", "limits the time to the response's headers");
+                expressed.note("retry.per_attempt_timeout", "limits the time to the response's headers");
             }
         }
     }
-    said.why("retry.codes", "Linkerd knows five codes: 1, 4, 8, 13 and 14");
-    said.why("retry.backoff", "Linkerd waits 25 to 250 ms");
+    expressed.why("retry.codes", "Linkerd knows five codes: 1, 4, 8, 13 and 14");
+    expressed.why("retry.backoff", "Linkerd waits 25 to 250 ms");
     let budget = "Linkerd has a budget only in a ServiceProfile, which switches these annotations off";
-    said.why("budget.ratio", budget);
-    said.why("budget.min_per_second", budget);
-    said.why("chain.ignore_retry_flag", "Linkerd retries even while the service serves a retry");
+    expressed.why("budget.ratio", budget);
+    expressed.why("budget.min_per_second", budget);
+    expressed.why("chain.ignore_retry_flag", "Linkerd retries even while the service serves a retry");
     let method = method.map(|(service, method)| {
         let mut matched = json!({ "service": service });
         set(&mut matched, "method", method);
@@ -93,7 +93,7 @@ fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Wri
             "rules": [rule],
         },
     });
-    Ok((route, said))
+    Ok((route, expressed))
 }
 
 /// Returns Linkerd's own waits.

@@ -1,7 +1,7 @@
 //! From rules to a target: its documents, and the report of each rule.
 //!
-//! A target states for one rule what it writes and what that means as a policy ([`Said`]), or why it would
-//! refuse it; then it puts the parts of a callee's rules together.
+//! A target states for one rule what it writes and what that means as a policy ([`Expressed`]), or why it
+//! would refuse it; then it puts the parts of a callee's rules together.
 
 mod chain_flag;
 mod envoy;
@@ -19,7 +19,7 @@ use damper_proto::v1;
 use serde_json::{Value, json};
 
 pub use crate::options::{Language, Options};
-use crate::report::{All, Loss, Outcome, RuleReport, Said};
+use crate::report::{All, Expressed, Loss, Outcome, RuleReport};
 use crate::selection::{Callee, Form, Selected, select};
 
 /// A target of the translation.
@@ -66,7 +66,7 @@ pub fn translate(target: Target, rules: &[Rule], options: &Options) -> Result<Tr
     let (callees, homeless) = select(rules, options);
     let mut translation = Translation::default();
     for rule in homeless {
-        let refused = "key.callee_service: * names no callee; say --callee".to_owned();
+        let refused = "key.callee_service: * names no callee; express --callee".to_owned();
         translation.reports.push(not_written(rule, "", REFUSED, vec![refused]));
     }
     let mut problems = Vec::new();
@@ -103,7 +103,7 @@ pub fn translate(target: Target, rules: &[Rule], options: &Options) -> Result<Tr
 fn one_caller(callee: &Callee<'_>, options: &Options) -> Result<(), String> {
     match (all_callers(callee), &options.caller) {
         (Ok(()), _) | (_, Some(_)) => Ok(()),
-        (Err(error), None) => Err(format!("{error}; say --caller")),
+        (Err(error), None) => Err(format!("{error}; express --caller")),
     }
 }
 
@@ -118,7 +118,7 @@ fn all_callers(callee: &Callee<'_>) -> Result<(), String> {
 }
 
 /// A part that a target wrote for a rule, and what it means.
-type Written<T> = Result<(T, Said), Vec<String>>;
+type Written<T> = Result<(T, Expressed), Vec<String>>;
 
 /// Translates each rule of a callee and reports it; returns the parts of those that were written, in order.
 fn each<'c, T>(
@@ -139,18 +139,18 @@ fn each<'c, T>(
             continue;
         }
         match write(selected, &selected.policy()) {
-            Ok((part, mut said)) => {
-                said.policy.set_mode(match selected.rule.policy().mode {
+            Ok((part, mut expressed)) => {
+                expressed.policy.set_mode(match selected.rule.policy().mode {
                     damper_core::Mode::Enforce => v1::Mode::Enforce,
                     damper_core::Mode::Off | damper_core::Mode::Observe => v1::Mode::Off,
                 });
-                said.why(
+                expressed.why(
                     "mode",
                     "nothing can observe: its calls are sent once, so that no wider rule applies",
                 );
                 let mut report = report(selected.rule, &callee.name);
                 report.written = true;
-                report.settings.extend(said.report(selected.rule, target));
+                report.settings.extend(expressed.report(selected.rule, target));
                 translation.reports.push(report);
                 parts.push((selected, part));
             }
@@ -168,7 +168,7 @@ const REFUSED: All = All::Lost("the rule is not written");
 /// Returns the report of a rule for which nothing is written.
 fn not_written(rule: &Rule, callee: &str, all: All, refused: Vec<String>) -> RuleReport {
     let mut report = report(rule, callee);
-    report.settings.extend(Said { all: Some(all), ..Said::default() }.report(rule, "the target"));
+    report.settings.extend(Expressed { all: Some(all), ..Expressed::default() }.report(rule, "the target"));
     report.refused = refused;
     report
 }

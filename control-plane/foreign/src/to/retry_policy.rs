@@ -11,7 +11,7 @@ use damper_proto::v1;
 use crate::backoff::{Curve, allow, wire};
 use crate::codes;
 use crate::duration::up_to_millis;
-use crate::report::Said;
+use crate::report::Expressed;
 use crate::selection::{Callee, Selected};
 
 /// A retry policy of Envoy.
@@ -50,34 +50,39 @@ pub(super) enum Max {
 }
 
 /// States the retry policy, with all that is changed or lost about it.
-pub(super) fn say(policy: &Policy, written: Option<&RetryPolicy>, chain_flag: bool, said: &mut Said) {
+pub(super) fn express(
+    policy: &Policy,
+    written: Option<&RetryPolicy>,
+    chain_flag: bool,
+    expressed: &mut Expressed,
+) {
     if let Some((written, retry)) = written.zip(policy.retry.as_ref()) {
         let curve = Curve { base: written.base, factor: Ratio::from_bp(20_000), max: written.max };
         let known = codes::known(retry.codes);
-        said.policy.retry = Some(v1::Retry {
+        expressed.policy.retry = Some(v1::Retry {
             max_attempts: Some(retry.max_attempts),
             per_attempt_timeout: written.per_try_timeout.map(wire),
             codes: Some(allow(known.iter())),
             backoff: Some(curve.wire(v1::Jitter::Full, None)),
             ..Default::default()
         });
-        said.note("retry.codes", code_note(retry.codes, known, retry.per_attempt_timeout.is_some()));
-        said.note("retry.backoff", "Envoy's wait before retry n is random below (2^n - 1) x base");
+        expressed.note("retry.codes", code_note(retry.codes, known, retry.per_attempt_timeout.is_some()));
+        expressed.note("retry.backoff", "Envoy's wait before retry n is random below (2^n - 1) x base");
         if written.per_try_timeout.is_some() {
-            said.note("retry.per_attempt_timeout", per_try_note(known));
+            expressed.note("retry.per_attempt_timeout", per_try_note(known));
         }
     } else if policy.retry.is_some() {
         for setting in ["retry.max_attempts", "retry.codes", "retry.backoff", "retry.per_attempt_timeout"] {
-            said.why(setting, "Envoy has none of its codes: no retries");
+            expressed.why(setting, "Envoy has none of its codes: no retries");
         }
     } else {
-        said.why("retry.per_attempt_timeout", "the rule makes one attempt, which has no retry policy");
+        expressed.why("retry.per_attempt_timeout", "the rule makes one attempt, which has no retry policy");
     }
     for setting in ["hedge.delay", "hedge.max_hedges"] {
-        said.why(setting, "Envoy hedges only at the per-try timeout");
+        expressed.why(setting, "Envoy hedges only at the per-try timeout");
     }
-    said.why("hold_unary", "Envoy does not retry after a response has begun");
-    said.why(
+    expressed.why("hold_unary", "Envoy does not retry after a response has begun");
+    expressed.why(
         "chain.ignore_retry_flag",
         if chain_flag {
             "the filter keeps the flag as baggage, where services propagate baggage"
@@ -86,7 +91,7 @@ pub(super) fn say(policy: &Policy, written: Option<&RetryPolicy>, chain_flag: bo
         },
     );
     let up = "Envoy obeys x-envoy-ratelimited of a response, but no service above learns of it";
-    said.why("chain.ignore_no_more_retry", up);
+    expressed.why("chain.ignore_no_more_retry", up);
 }
 
 /// Returns how codes differ at Envoy.
@@ -136,19 +141,20 @@ impl ClusterBudget {
     }
 
     /// States the budget for a rule.
-    pub(super) fn say(&self, policy: &Policy, said: &mut Said) {
+    pub(super) fn express(&self, policy: &Policy, expressed: &mut Expressed) {
         match self {
             Self::Same(budget) if retries(policy) => {
-                said.policy.budget = Some(v1::Budget {
+                expressed.policy.budget = Some(v1::Budget {
                     ratio: Some(f64::from(budget.ratio.bp()) / 10_000.0),
                     min_per_second: Some(budget.min_per_second),
                 });
-                said.note("budget.ratio", "a share of the requests in flight, not of calls in a window");
-                said.note("budget.min_per_second", "a number of retries in flight, not per second");
+                expressed.note("budget.ratio", "a share of the requests in flight, not of calls in a window");
+                expressed.note("budget.min_per_second", "a number of retries in flight, not per second");
             }
             Self::Conflict => {
                 for setting in ["budget.ratio", "budget.min_per_second"] {
-                    said.why(setting, "a cluster has one retry budget, and the rules of this callee differ");
+                    expressed
+                        .why(setting, "a cluster has one retry budget, and the rules of this callee differ");
                 }
             }
             Self::Same(_) | Self::None => {}

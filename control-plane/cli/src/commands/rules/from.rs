@@ -1,7 +1,7 @@
 //! `damper rules from SOURCE`: configuration of a mesh or a client as rules in observe mode.
 //!
-//! The manifests go to stdout, and a finding for each unsaid default and each difference to stderr. Nothing is
-//! written to a server. Of two rules with one key the first is kept, as the first route is in a mesh.
+//! The manifests go to stdout, and a finding for each unsaid default and each difference to stderr. Nothing
+//! is written to a server. Of two rules with one key the first is kept, as the first route is in a mesh.
 
 use std::collections::HashSet;
 
