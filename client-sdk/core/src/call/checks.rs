@@ -4,6 +4,8 @@
 //! retry flag -> committed or not replayable? -> attempts left? -> `stop_when` -> `max_duration`, deadline
 //! with the wait -> retry breaker -> budget
 //!
+//! A request that is still arriving passes here; the call waits for it afterwards, see `arriving`.
+//!
 //! Nothing is reserved before all checks pass. Before a hedge the same checks run from the kill switch on.
 //! While another attempt is in flight, a failed check does not end the call, unless the code may not be
 //! retried or the call's own time has expired: it is remembered, and nothing more is sent.
@@ -110,7 +112,7 @@ impl Call {
     pub(super) fn may_send_more(&self, policy: &Policy, committed: bool) -> Result<(), Fate> {
         deny(self.start.flag.is_some() && !policy.chain.ignore_retry_flag, Fate::ChainRetryFlag)?;
         deny(committed, Fate::Committed)?;
-        deny(!self.start.replayable, Fate::NotReplayable)?;
+        deny(self.is_not_replayable(policy.mode), Fate::NotReplayable)?;
         let max_attempts = policy.max_attempts().min(self.max_attempts);
         deny(self.counted_attempts() >= max_attempts, Fate::AttemptsExhausted)
     }
@@ -143,6 +145,8 @@ impl Call {
         self.may_send_after(route, policy, wait, now)?;
         let taken = admit(route, policy, kind, self.is_counted(now), now)?;
         self.waits = waits;
+        let max_duration = policy.retry.as_ref().and_then(|retry| retry.max_duration);
+        self.wait_for_request(max_duration.map(|max| self.start.now + max), now);
         Ok(Next::Repeat { at: now + wait, kind, taken })
     }
 

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! `sending` decides what is sent and when, `ending` how the end of an attempt counts. After a failed attempt
-//! the checks of `checks` run in a fixed order. `in_flight` holds the attempts in flight.
+//! the checks of `checks` run in a fixed order. `in_flight` holds the attempts in flight, `arriving` waits
+//! for a request that is not complete.
 //!
 //! Kill switches are checked before each attempt, and whenever a waiting call requests its next step.
 //!
@@ -31,9 +32,11 @@ use crate::route::Route;
 use crate::time::Time;
 use crate::time::deadline;
 
+use self::arriving::Replay;
 use self::checks::Taken;
 use self::in_flight::{InFlight, Pending};
 
+mod arriving;
 pub mod backoff;
 mod checks;
 mod ending;
@@ -49,11 +52,6 @@ pub use self::passing::Passthrough;
 
 use self::ending::Failed;
 
-/// Resends of a request that the server did not process (gRFC A6).
-const MAX_UNPROCESSED: u32 = 1;
-/// Resends of a request that was not written.
-const MAX_UNSENT: u32 = 4;
-
 /// Input of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallStart {
@@ -63,7 +61,8 @@ pub struct CallStart {
     pub deadline: Option<Time>,
     /// The flag of the request being served, if it is a retry.
     pub flag: Option<u32>,
-    /// The request is complete and kept, so it can be sent again.
+    /// The request is complete and kept, so it can be sent again. If it is still arriving: false, then
+    /// [`Call::await_request`].
     pub replayable: bool,
     /// Attempts of the request before this call. If not 0 the call begins with a retry, which is its only
     /// attempt. The retry is subject to kills and to the rule's budget, not to the retry breaker.
@@ -154,6 +153,7 @@ pub enum Answer {
 #[derive(Debug)]
 pub struct Call {
     start: CallStart,
+    replay: Replay,
     /// Deadline that ends the call.
     deadline: Option<Time>,
     /// Deadline by the rule; differs in observe mode, where the rule's timeout ends nothing.
@@ -177,8 +177,8 @@ pub struct Call {
     next: Next,
     /// Response for the application if the call ends while it waits: that of the last failed attempt.
     last: Answer,
-    /// An attempt to resend because the server has not processed it.
-    unseen: Option<Pending>,
+    /// An attempt to resend because the server has not processed it, with how it ended.
+    unseen: Option<(Pending, Verdict)>,
     /// Reason why nothing more is sent, while attempts are in flight.
     stopped: Option<Fate>,
     admission: CircuitDecision,
@@ -214,6 +214,7 @@ impl Call {
         let timeout = policy.and_then(|policy| policy.timeout).map(|timeout| start.now + timeout);
         let rule_deadline = deadline::earliest([start.deadline, timeout]);
         Self {
+            replay: Replay::of(start.replayable),
             start,
             deadline: if enforced(route).is_some() { rule_deadline } else { start.deadline },
             rule_deadline,
@@ -261,14 +262,19 @@ impl Call {
         if let Some(finish) = self.finish {
             return Step::Finish(finish);
         }
-        if let Some(pending) = self.unseen.take() {
+        if let Next::Repeat { .. } = self.next
+            && route.switch().stops_repeats(now)
+        {
+            return self.finish(route, Ending::real(Fate::Killed), self.last, now);
+        }
+        if let Some(step) = self.await_rest(route, now) {
+            return step;
+        }
+        if let Some((pending, _)) = self.unseen.take() {
             return self.resend(route, pending, now);
         }
         match self.next {
             Next::First => return self.send_first(route, now),
-            Next::Repeat { .. } if route.switch().stops_repeats(now) => {
-                return self.finish(route, Ending::real(Fate::Killed), self.last, now);
-            }
             Next::Repeat { at, kind, taken } if at <= now => return self.send_again(route, kind, taken, now),
             _ => {}
         }
@@ -293,7 +299,7 @@ impl Call {
     /// wait: the driver must request the next step as soon as one is set.
     #[must_use]
     pub fn is_between_attempts(&self) -> bool {
-        matches!(self.next, Next::Repeat { .. }) && self.finish.is_none()
+        (matches!(self.next, Next::Repeat { .. }) || self.resend_waits()) && self.finish.is_none()
     }
 
     /// Records that the response to the attempt has begun: it cannot be retried any more, and the driver
@@ -330,8 +336,8 @@ impl Call {
             return self.succeed(route, pending, now);
         }
         if self.may_resend(route, pending, verdict, now) {
-            self.unseen = Some(pending);
-            return;
+            self.unseen = Some((pending, verdict));
+            return self.wait_for_request(None, now);
         }
         let failed = self.failed(route, &pending, verdict, now);
         self.after_failure(route, pending, failed, hints, now, random);
@@ -366,21 +372,6 @@ impl Call {
             route.state().counters.count_unsent();
         }
         Some(self.drop_at(route, now))
-    }
-
-    /// Returns true if the attempt is resent at once because the server has not processed it, if the rule
-    /// allows extra attempts. A kill of retries does not stop it, because it is not a retry; a kill of calls
-    /// does. Unsent requests may be resent several times, because closing connections come in groups.
-    fn may_resend(&mut self, route: &Route, pending: Pending, verdict: Verdict, now: Time) -> bool {
-        let (count, most) = match verdict {
-            Verdict::Unprocessed => (&mut self.unprocessed, MAX_UNPROCESSED),
-            Verdict::Unsent => (&mut self.unsent, MAX_UNSENT),
-            _ => return false,
-        };
-        *count += 1;
-        let repeats = self.max_attempts > 1 && enforced(route).is_some_and(Policy::repeats);
-        let repeats = repeats && !route.switch().refuses_calls(now);
-        *count <= most && repeats && self.start.replayable && !pending.committed
     }
 }
 

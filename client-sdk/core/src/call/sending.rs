@@ -2,15 +2,22 @@
 
 use std::time::Duration;
 
+use super::arriving::Replay;
 use super::checks::Taken;
 use super::in_flight::Pending;
 use super::{Answer, AttemptKind, Call, Next, SendAttempt, Step, enforced};
 use crate::gates::circuit::CircuitDecision;
+use crate::outcome::classify::Verdict;
 use crate::outcome::fate::{Ending, Fate};
 use crate::policy::{Hedge, Policy};
 use crate::route::Route;
 use crate::time::Time;
 use crate::time::deadline;
+
+/// Resends of a request that the server did not process (gRFC A6).
+const MAX_UNPROCESSED: u32 = 1;
+/// Resends of a request that was not written.
+const MAX_UNSENT: u32 = 4;
 
 impl Call {
     /// Sends the first attempt, if no kill rejects it, there is time left and the circuit is closed. If the
@@ -78,6 +85,28 @@ impl Call {
         }
         self.next = self.next_hedge(route, policy, now);
         None
+    }
+
+    /// Returns true if the attempt is resent because the server has not processed it, at once or as soon as
+    /// the request is kept, if the rule allows extra attempts. A kill of retries does not stop it, because it
+    /// is not a retry; a kill of calls does. Unsent requests may be resent several times, because closing
+    /// connections come in groups.
+    pub(super) fn may_resend(
+        &mut self,
+        route: &Route,
+        pending: Pending,
+        verdict: Verdict,
+        now: Time,
+    ) -> bool {
+        let (count, most) = match verdict {
+            Verdict::Unprocessed => (&mut self.unprocessed, MAX_UNPROCESSED),
+            Verdict::Unsent => (&mut self.unsent, MAX_UNSENT),
+            _ => return false,
+        };
+        *count += 1;
+        let repeats = self.max_attempts > 1 && enforced(route).is_some_and(Policy::repeats);
+        let repeats = repeats && !route.switch().refuses_calls(now);
+        *count <= most && repeats && self.replay != Replay::Never && !pending.committed
     }
 
     /// Resends an attempt that the server provably has not processed, with its number and limit.
@@ -149,20 +178,21 @@ impl Call {
 
     /// Returns the time of the next hedge, after the previous one or its failed check; not before a kill
     /// expires.
-    fn next_hedge(&self, route: &Route, policy: &Policy, now: Time) -> Next {
+    pub(super) fn next_hedge(&self, route: &Route, policy: &Policy, now: Time) -> Next {
         let due = self.hedge_delay(route, policy, now).map(|delay| route.switch().until().max(now + delay));
         due.map_or(Next::Nothing, |at| Next::Hedge { at })
     }
 
-    /// Returns the wait before a hedge; `None` if no hedge may follow, so that a call made to serve a retry
-    /// is not woken at every delay.
+    /// Returns the wait before a hedge; `None` if no hedge may follow or the request is not kept, so that a
+    /// call made to serve a retry is not woken at every delay.
     pub(super) fn hedge_delay(&self, route: &Route, policy: &Policy, now: Time) -> Option<Duration> {
         let Hedge { delay, .. } = policy.hedge?;
-        let may_follow = self.hedges_left > 0 && self.may_send_more(policy, false).is_ok();
+        let may_follow =
+            self.hedges_left > 0 && self.replay == Replay::Kept && self.may_send_more(policy, false).is_ok();
         may_follow.then(|| route.hedge_delay(delay, now)).flatten()
     }
 
-    fn is_out_of_time(&self, route: &Route, now: Time) -> bool {
+    pub(super) fn is_out_of_time(&self, route: &Route, now: Time) -> bool {
         enforced(route).is_some() && self.deadline.is_some_and(|deadline| deadline <= now)
     }
 }

@@ -13,6 +13,7 @@ use crate::policy::{Backoff, BreakerMode, Chain, Growth, Jitter, OverMax, Retry,
 use crate::rules::pattern::Pattern;
 use crate::rules::table::Rule;
 
+mod arriving;
 mod blame;
 mod continued;
 mod gates;

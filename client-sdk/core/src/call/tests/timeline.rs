@@ -35,6 +35,18 @@ pub(super) struct Thrown {
     pub(super) kills: Vec<TimedKill>,
 }
 
+/// When the request is kept, in milliseconds since the call began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    /// From the start, or never, as the start says.
+    AsItStarts,
+    Kept(u64),
+    /// It is found then that it is not kept.
+    NotKept(u64),
+    /// It never ends.
+    Endless,
+}
+
 pub(super) fn play(route: &Route, start: CallStart, script: &[Goes]) -> Timeline {
     play_while(route, start, script, &[])
 }
@@ -42,11 +54,29 @@ pub(super) fn play(route: &Route, start: CallStart, script: &[Goes]) -> Timeline
 /// Plays a script with kills that start and end. As a driver does, it requests the next step after a kill
 /// only if nothing is in flight.
 pub(super) fn play_while(route: &Route, start: CallStart, script: &[Goes], thrown: &[Thrown]) -> Timeline {
+    play_request(route, start, script, thrown, Request::AsItStarts)
+}
+
+/// As [`play_while`], with a request that arrives during the call.
+pub(super) fn play_request(
+    route: &Route,
+    start: CallStart,
+    script: &[Goes],
+    thrown: &[Thrown],
+    request: Request,
+) -> Timeline {
     let mut thrown = thrown.iter().peekable();
     while let Some(now) = thrown.next_if(|thrown| thrown.at == 0) {
         route.switch().obey(&now.kills);
     }
     let mut call = Call::begin(route, start);
+    let mut arrives = match request {
+        Request::Kept(at) | Request::NotKept(at) => Some(start.now + ms(at)),
+        Request::AsItStarts | Request::Endless => None,
+    };
+    if request != Request::AsItStarts {
+        call.await_request();
+    }
     let mut now = start.now;
     let mut timeline = Timeline::default();
     // Attempts in flight, with the times of their events.
@@ -77,7 +107,7 @@ pub(super) fn play_while(route: &Route, start: CallStart, script: &[Goes], throw
             }
             Step::Wait { until } => {
                 let next = pending.iter().map(|(then, ..)| *then).min();
-                let next = [until, next].into_iter().flatten().min().expect("something happens");
+                let next = [until, next, arrives].into_iter().flatten().min().expect("something happens");
                 let mut is_asked = false;
                 while let Some(thrown) =
                     thrown.next_if(|thrown| !is_asked && start.now + ms(thrown.at) <= next)
@@ -90,6 +120,14 @@ pub(super) fn play_while(route: &Route, start: CallStart, script: &[Goes], throw
                     continue;
                 }
                 now = next;
+                if arrives == Some(next) {
+                    arrives = None;
+                    match request {
+                        Request::Kept(_) => call.request_kept(route, now),
+                        _ => call.request_not_kept(),
+                    }
+                    continue;
+                }
                 assert!(now < Time::from_micros(u64::MAX), "the call never ends: {timeline:?}");
                 happen(&mut call, route, &mut pending, now, &mut timeline);
             }
