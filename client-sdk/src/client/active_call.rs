@@ -73,6 +73,20 @@ impl ActiveCall {
         self.call.limit_attempts(max_attempts);
     }
 
+    /// Declares that the request is still arriving.
+    pub(super) fn await_request(&mut self) {
+        self.call.await_request();
+    }
+
+    /// Records whether a request that was arriving is kept.
+    pub(super) fn request_arrived(&mut self, is_kept: bool) {
+        if is_kept {
+            self.call.request_kept(&self.route, self.clock.now());
+        } else {
+            self.call.request_not_kept();
+        }
+    }
+
     /// Returns the first step.
     pub(super) fn first_step(&mut self) -> Step {
         self.step(self.now)

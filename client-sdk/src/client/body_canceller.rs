@@ -21,6 +21,8 @@ use tokio::sync::oneshot::{self, Receiver, Sender};
 use tonic::Status;
 use tonic::body::Body;
 
+use crate::routes::replay::cancelled;
+
 /// The call's side.
 #[derive(Debug, Default)]
 pub(super) struct BodyCanceller(Option<Sender<()>>);
@@ -61,9 +63,7 @@ impl http_body::Body for CancellableBody {
         {
             self.hung_up = None;
             if hung_up.is_ok() {
-                // The transport resets the stream with the reason that it finds in the error.
-                let error = h2::Error::from(h2::Reason::CANCEL);
-                return Poll::Ready(Some(Err(Status::from_error(Box::new(error)))));
+                return Poll::Ready(Some(Err(cancelled())));
             }
         }
         Pin::new(&mut self.body).poll_frame(cx)

@@ -7,6 +7,7 @@
 use std::io::Write as _;
 use std::mem;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use damper_core::{CallOptions, Mode, Policy, SendAttempt, Time, deadline};
@@ -18,13 +19,15 @@ use super::active_call::ActiveCall;
 use super::body_canceller::BodyCanceller;
 use crate::headers;
 use crate::routes::failed_calls::HexId;
-use crate::routes::replay::{self, BufferedRequest, CaptureResult, ReplayBudget};
+use crate::routes::replay::{self, ArrivingRequest, BufferedRequest, CaptureResult, ReplayBudget};
 
 /// Builds the requests of a call.
 #[derive(Debug)]
 pub(crate) struct RequestFactory {
     /// Body of each request; `None` if not buffered.
     kept: Option<BufferedRequest>,
+    /// The request while it arrives and is not buffered yet.
+    arriving: Option<ArrivingRequest>,
     /// All else of each request; `None` if there is at most one.
     head: Option<Head>,
     own_timeout: Option<Duration>,
@@ -61,9 +64,11 @@ impl RequestFactory {
         let is_enforced = policy.is_some_and(|policy| policy.mode == Mode::Enforce);
         let repeats = policy.is_some_and(Policy::repeats) && asked.call.allow_repeats();
         let keeps = repeats || asked.keeps_request && is_enforced;
-        let kept = policy.filter(|_| keeps).and_then(|policy| keep(request, policy, memory));
+        let (kept, arriving) =
+            policy.filter(|_| keeps).map_or((None, None), |policy| keep(request, policy, memory));
         // In observe mode the request is buffered only to learn whether it could be, and sent once.
-        let head = (kept.is_some() && repeats && is_enforced).then(|| Head::of(request));
+        let may_be_kept = kept.is_some() || arriving.is_some();
+        let head = (may_be_kept && repeats && is_enforced).then(|| Head::of(request));
         let baggage = policy.is_some_and(|policy| policy.chain.propagate_baggage);
         let mut hang_up = BodyCanceller::default();
         if kept.is_none() && is_enforced {
@@ -71,7 +76,7 @@ impl RequestFactory {
             *request.body_mut() = body;
             hang_up = line;
         }
-        Self { kept, head, own_timeout: asked.timeout, call_id, external, baggage, hang_up }
+        Self { kept, arriving, head, own_timeout: asked.timeout, call_id, external, baggage, hang_up }
     }
 
     /// Returns the id that identifies the call at its callee.
@@ -96,6 +101,20 @@ impl RequestFactory {
         self.kept.is_some()
     }
 
+    /// True if the request is still arriving and may be buffered then.
+    pub(super) fn are_awaited(&self) -> bool {
+        self.arriving.is_some()
+    }
+
+    /// Ready once it is known whether a request that arrives is buffered. If `takes_over`, its rest is read
+    /// here, and the first attempt fails.
+    pub(super) fn poll_arriving(&mut self, takes_over: bool, cx: &mut Context<'_>) -> Poll<bool> {
+        let Some(arriving) = &mut self.arriving else { return Poll::Pending };
+        self.kept = ready!(arriving.poll(takes_over, cx));
+        self.arriving = None;
+        Poll::Ready(self.kept.is_some())
+    }
+
     /// True if there may be further attempts.
     pub(crate) fn may_repeat(&self) -> bool {
         self.head.is_some()
@@ -103,7 +122,7 @@ impl RequestFactory {
 
     /// Drops the buffer: there are no further attempts.
     pub(super) fn forget(&mut self) {
-        (self.kept, self.head) = (None, None);
+        (self.kept, self.arriving, self.head) = (None, None, None);
     }
 
     /// Returns the request of a further attempt; `None` if not buffered.
@@ -180,15 +199,20 @@ pub(super) fn mark(
     }
 }
 
-/// Buffers the request's body if possible.
-fn keep(request: &mut Request<Body>, policy: &Policy, memory: &Arc<ReplayBudget>) -> Option<BufferedRequest> {
+/// Buffers the request's body if possible, now or while it arrives.
+fn keep(
+    request: &mut Request<Body>,
+    policy: &Policy,
+    memory: &Arc<ReplayBudget>,
+) -> (Option<BufferedRequest>, Option<ArrivingRequest>) {
     let body = mem::take(request.body_mut());
-    let (body, kept) = match replay::capture(body, policy.replay_limit, memory) {
-        CaptureResult::Whole(kept) => (kept.body(), Some(kept)),
-        CaptureResult::Once(body) => (body, None),
+    let (body, kept, arriving) = match replay::capture(body, policy.replay_limit, memory) {
+        CaptureResult::Whole(kept) => (kept.body(), Some(kept), None),
+        CaptureResult::Arriving(body, arriving) => (body, None, Some(arriving)),
+        CaptureResult::Once(body) => (body, None, None),
     };
     *request.body_mut() = body;
-    kept
+    (kept, arriving)
 }
 
 impl Head {

@@ -94,7 +94,8 @@ impl<S> ClientService<S> {
         let (memory, policy) = (self.engine.memory(), route.policy());
         let mut requests = RequestFactory::new(request, policy, memory, self.external, &asked);
         let clock = self.engine.clock();
-        let (replayable, sends_before) = (requests.are_replayable(), aftermath.sends_before());
+        let (replayable, is_awaited) = (requests.are_replayable(), requests.are_awaited());
+        let sends_before = aftermath.sends_before();
         let start = CallStart { replayable, sends_before, ..start(&context, &asked, clock) };
         let watch = CallSpan::begin(Protocol::Grpc, &route, &self.callee, method_of(request), start.now);
         let ids = Ids { trace: asked.trace, call: requests.call_id(request) };
@@ -103,6 +104,9 @@ impl<S> ClientService<S> {
         let call = || ActiveCall::begin(route, context, records, start, clock);
         let mut calling = CallSlot::begin(call, requests, self.external);
         calling.call.limit_attempts(asked.call.attempts());
+        if is_awaited {
+            calling.call.await_request();
+        }
         calling.call.hang_up_at_end(hang_up);
         calling.call.set_aftermath(aftermath);
         let step = calling.call.first_step();

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::mem;
 use std::ops::{Deref, DerefMut};
+use std::task::{Context, Poll};
 
 use damper_core::endpoints::Tried;
 use damper_core::{Step, Verdict};
@@ -114,6 +115,16 @@ impl CommittedAttempt {
 }
 
 impl CallState {
+    /// Reports to the call whether a request that arrives is kept. Between attempts the call reads its rest.
+    #[inline]
+    pub(super) fn poll_request(&mut self, cx: &mut Context<'_>) {
+        if self.requests.are_awaited()
+            && let Poll::Ready(is_kept) = self.requests.poll_arriving(self.call.is_between_attempts(), cx)
+        {
+            self.call.request_arrived(is_kept);
+        }
+    }
+
     fn take_attempt(&mut self) -> AttemptSpan {
         mem::replace(&mut self.attempt, AttemptSpan::none())
     }

@@ -96,8 +96,8 @@ async fn chunks_without_end_and_bytes_do_not_keep_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_streams_goes_straight_through() {
-    let (engine, peer) = (engine(enforce()), Peer::new([unavailable()]));
+async fn request_that_streams_goes_straight_through_and_is_kept() {
+    let (engine, peer) = (engine(enforce()), Peer::new([unavailable(), ok()]));
     let (send, receive) = mpsc::channel::<&'static str>(4);
     send.send("first").await.unwrap();
     let request = Request::post(METHOD).body(Body::new(StreamBody::new(Frames(receive)))).unwrap();
@@ -107,10 +107,11 @@ async fn a_request_that_streams_goes_straight_through() {
     assert!(!calling.is_finished());
     send.send("second").await.unwrap();
     drop(send);
-    assert_eq!(calling.await.unwrap().status(), "14");
+    assert_eq!(calling.await.unwrap().status(), "0");
     assert_eq!(peer.seen()[0].body, ["first", "second"]);
-    assert_eq!(peer.seen().len(), 1);
-    ended(&engine, &[("not_replayable", 1)]);
+    assert_eq!(peer.seen()[1].body.concat(), b"firstsecond");
+    assert_eq!(peer.seen().len(), 2);
+    ended(&engine, &[("ok_after_retry", 1)]);
 }
 
 struct Frames(mpsc::Receiver<&'static str>);

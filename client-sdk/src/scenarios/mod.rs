@@ -2,6 +2,7 @@
 //!
 //! Shared helpers: a runtime under one policy, a request, a response read to its end, and the counted fates.
 
+mod arriving;
 mod bodies;
 mod calls;
 mod chain;

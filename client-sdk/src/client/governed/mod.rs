@@ -8,7 +8,8 @@
 //!
 //! It makes no decisions: it reports events to the engine's `Call` and carries out its steps. The first
 //! attempt and retries are stored inline; only hedges are allocated. While the call waits between attempts it
-//! keeps the last failure, because a kill may end the wait with it. A call that ended and is handed over
+//! keeps the last failure, because a kill may end the wait with it. A request that is still arriving is kept
+//! meanwhile, and read here between attempts. A call that ended and is handed over
 //! waits for the queue, see `handing`.
 
 use std::future::Future;
@@ -120,6 +121,9 @@ where
         loop {
             if let Some(answer) = self.as_mut().project().handing.poll(cx) {
                 return answer;
+            }
+            if let Some(calling) = self.as_mut().project().calling {
+                calling.poll_request(cx);
             }
             let (step, came) = match self.as_mut().project().step.take() {
                 Some(step) => (step, None),
@@ -239,7 +243,8 @@ where
             return AttemptOutcome::Ended(calling.call.attempt_ended(watch, verdict, cause), came);
         }
         // Holding has no benefit if the request cannot be retried.
-        let limit = calling.call.hold_limit().filter(|_| calling.requests.may_repeat());
+        let can_repeat = calling.requests.may_repeat() && calling.requests.are_replayable();
+        let limit = calling.call.hold_limit().filter(|_| can_repeat);
         match (limit, came) {
             (Some(limit), AttemptResult::Outcome(Ok(response))) => {
                 self.put(Attempt::holding(watch, Box::new(HeldResponse::new(response, limit))));

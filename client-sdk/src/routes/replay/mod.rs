@@ -2,11 +2,14 @@
 //!
 //! A request body is polled without waiting. If it ends within the limit, as that of every unary call does,
 //! its chunks are kept. Each attempt gets its own handles on the same chunks, so no server sees a partial or
-//! reordered body. Any other body is forwarded: the part already read, then the rest.
+//! reordered body. A body that has not ended yet is forwarded and copied as it passes, see `arriving`. Any
+//! other body is forwarded: the part already read, then the rest.
 //!
 //! The total for all calls is bounded too; beyond it calls are sent once. A call keeps its chunks until its
 //! response begins or it ends. A chunk holds the whole buffer that it was cut from, so a short one is counted
 //! with the size of tonic's encode buffer. Above half of the total, short chunks are copied instead.
+
+mod arriving;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,6 +23,9 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
+
+use self::arriving::Copied;
+pub(crate) use self::arriving::{ArrivingRequest, cancelled};
 
 /// Limit of the bytes buffered for all calls.
 const MAX_MEMORY: usize = 16 << 20;
@@ -45,6 +51,8 @@ pub(crate) struct ReplayBudget {
 pub(crate) enum CaptureResult {
     /// The complete body is buffered.
     Whole(BufferedRequest),
+    /// The body has not ended. The first attempt forwards it; further ones are possible once it is kept.
+    Arriving(Body, ArrivingRequest),
     /// The body can be sent once.
     Once(Body),
 }
@@ -68,7 +76,7 @@ struct Chunks {
     bytes: usize,
 }
 
-/// Buffers a body if it ends within `limit` bytes without waiting.
+/// Buffers a body if it ends within `limit` bytes, without waiting for its end.
 pub(crate) fn capture(mut body: Body, limit: u32, memory: &Arc<ReplayBudget>) -> CaptureResult {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let hint = http_body::Body::size_hint(&body);
@@ -93,7 +101,14 @@ pub(crate) fn capture(mut body: Body, limit: u32, memory: &Arc<ReplayBudget>) ->
                 let memory = Arc::clone(memory);
                 return CaptureResult::Whole(BufferedRequest { chunks, reserved, exact, memory });
             }
-            Poll::Pending => break None,
+            Poll::Pending => {
+                let mut copied = Copied::new(limit, hint.exact().is_some(), memory);
+                if limit == 0 || !chunks.iter().all(|chunk| copied.push(chunk)) {
+                    break None;
+                }
+                let (body, request) = arriving::forward(chunks.into(), body, copied, hint);
+                return CaptureResult::Arriving(body, request);
+            }
         }
     };
     if chunks.len() == 0 && next.is_none() {
@@ -299,7 +314,7 @@ mod tests {
         let kept: Vec<_> = (0..20_000)
             .map(|_| match capture(Buffer::message(&held), 1_024, &memory) {
                 CaptureResult::Whole(kept) => kept,
-                CaptureResult::Once(_) => panic!("twenty bytes fit"),
+                _ => panic!("twenty bytes fit"),
             })
             .collect();
         assert!(held.load(Ordering::Relaxed) <= memory.in_use(), "{held:?} {memory:?}");
