@@ -1,6 +1,7 @@
 //! Allocations per call. Without a rule: none once the route is known, and one for a deadline. Under a rule
 //! without observers: those that buffer the request, none for spans and metrics. Per served request: its
-//! context, none for counting. Per operation: none, with or without a rule.
+//! context, none for counting. Per operation: none, with or without a rule. Requests that arrive in small
+//! pieces hold no more memory than what is counted for them.
 //!
 //! A single test in its own binary without a harness, whose threads would allocate during the test: the
 //! counting allocator counts the whole process.
@@ -285,6 +286,85 @@ fn waiting_operation_is_small(under_a_rule: &Damper) {
     assert!(bytes <= 1 << 10, "{bytes}");
 }
 
+/// A request that arrives in pieces of one byte, each cut from a buffer of its own, and does not end.
+struct Dribble {
+    polls: usize,
+}
+
+impl http_body::Body for Dribble {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.polls += 1;
+        if self.polls.is_multiple_of(2) && self.polls <= 8 {
+            return Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![0; 16 << 10]).slice(..1)))));
+        }
+        Poll::Pending
+    }
+}
+
+/// Forwards requests and does not respond.
+#[derive(Clone)]
+struct Silence;
+
+impl Service<Request<Body>> for Silence {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Forwarding;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Forwarding {
+        Forwarding(request.into_body())
+    }
+}
+
+struct Forwarding(Body);
+
+impl Future for Forwarding {
+    type Output = Result<Response<Answer>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        while let Poll::Ready(Some(Ok(_))) = Pin::new(&mut self.0).poll_frame(cx) {}
+        Poll::Pending
+    }
+}
+
+/// Many requests that arrive together hold at most the bound of what is kept, and 16 MiB for the calls.
+fn arriving_requests_stay_within_their_bound(under_a_rule: &Damper) {
+    const CALLS: usize = 10_000;
+    const MIB: usize = 1 << 20;
+    let mut layered = under_a_rule.client_layer("stock").expect("a sound name").layer(Silence);
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut calling = Vec::with_capacity(CALLS);
+    let region = Region::new(ALLOCATOR);
+    for _ in 0..CALLS {
+        let request = Request::post(TAKE).body(Body::new(Dribble { polls: 0 })).expect("constants");
+        assert!(layered.poll_ready(&mut cx).is_ready());
+        calling.push(Box::pin(layered.call(request)));
+    }
+    for _ in 0..4 {
+        for call in &mut calling {
+            assert!(call.as_mut().poll(&mut cx).is_pending());
+        }
+    }
+    let change = region.change();
+    let held = change.bytes_allocated - change.bytes_deallocated;
+    println!("{CALLS} requests that arrive hold {} KiB", held >> 10);
+    assert!(held > 16 * MIB, "{held} bytes: nothing was kept");
+    assert!(held <= 32 * MIB, "{held} bytes");
+    drop(calling);
+    let change = region.change();
+    let left = change.bytes_allocated - change.bytes_deallocated;
+    assert!(left <= MIB, "{left} bytes of calls that ended");
+}
+
 fn served(damper: &Damper, method: &str) -> (u64, u64) {
     let mut all = (0, 0);
     damper.for_each_served(|name, served| {
@@ -343,6 +423,7 @@ async fn check_allocations() {
 
     operations_allocate_nothing(&under_a_rule);
     waiting_operation_is_small(&under_a_rule);
+    arriving_requests_stay_within_their_bound(&under_a_rule);
 
     let repeat = &[("damper-retry", "1"), ("grpc-previous-rpc-attempts", "1")];
     serving_costs_the_context(&damper, &mut bare, &[], TAKE);

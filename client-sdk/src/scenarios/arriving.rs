@@ -262,6 +262,33 @@ async fn hedge_waits_until_the_request_is_whole() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn held_response_of_an_arriving_request_goes_through() {
+    let (engine, server) = (held::holding(65_536), Server::new([Does::Begins(1)]));
+    let (sender, request) = piecewise();
+    assert!(sender.send("one ").await);
+    let mut service = governed(&engine, server.clone());
+    let response = service.call(request).await.unwrap();
+    assert_eq!(engine.memory().in_use(), 0, "the response has begun");
+    assert!(sender.send("two ").await);
+    drop(sender);
+    tokio::time::sleep(ms(1)).await;
+    assert_eq!(server.seen()[0], Attempted { body: "one two ".into(), whole: true, ..Attempted::default() });
+    drop(response);
+    ended(&engine, &[("cancelled", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn observed_request_is_forwarded_and_its_fate_known() {
+    for (does, fate) in [(Does::Refuses(9), "would_retry"), (Does::Refuses(2), "would_not_replayable")] {
+        let server = Server::new([does]);
+        let (status, engine) = play(observe(), &server, 1).await;
+        assert_eq!((status.as_str(), server.seen().len()), ("14", 1));
+        ended(&engine, &[(fate, 1)]);
+        assert_eq!(engine.memory().in_use(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn failing_source_of_a_request_ends_the_call_with_its_error() {
     let (engine, server) = (engine(enforce()), Server::new([Does::Refuses(1), Does::Accepts]));
     let (sender, request) = piecewise();

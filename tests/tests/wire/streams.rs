@@ -1,4 +1,4 @@
-//! Requests that stream: sent straight through, once, whatever the answer does meanwhile.
+//! Requests that stream: sent straight through, whatever the answer does meanwhile; again only as a whole.
 
 use damper_tests::peer::{Act, Gate, Peer, Reply, framed};
 use futures_util::{StreamExt as _, stream};
@@ -89,7 +89,15 @@ async fn a_streamed_request_beyond_the_limit_is_not_repeated_after_it_was_read()
 }
 
 fn unavailable() -> http::HeaderMap {
-    let status = (http::HeaderName::from_static("grpc-status"), http::HeaderValue::from_static("14"));
+    status("14")
+}
+
+fn ok() -> http::HeaderMap {
+    status("0")
+}
+
+fn status(code: &'static str) -> http::HeaderMap {
+    let status = (http::HeaderName::from_static("grpc-status"), http::HeaderValue::from_static(code));
     http::HeaderMap::from_iter([status])
 }
 
@@ -106,6 +114,46 @@ async fn a_streamed_request_that_is_complete_from_the_start_is_repeated_whole() 
     assert!(on_the_wire(&messages).starts_with(&seen[0].body));
     assert_eq!(seen[1].body, on_the_wire(&messages));
     world.ended(&[("ok_after_retry", 1)]);
+}
+
+/// Returns a request of three messages that are there one after the other, the first not at once.
+fn in_turn(gate: &Gate) -> impl futures_util::Stream<Item = String> + Send + use<> {
+    let gate = gate.clone();
+    let first = stream::once(async move {
+        gate.passed().await;
+        "one".to_owned()
+    });
+    first.chain(stream::iter(["two", "three"].map(str::to_owned)))
+}
+
+#[tokio::test]
+async fn streamed_request_that_is_refused_is_repeated_once_whole() {
+    let refusals = [
+        Reply::hang().then(Act::UntilRead).then(Act::Headers(200, unavailable(), true)),
+        Reply::hang().then(Act::UntilRead).then(Act::Reset(7)),
+    ];
+    for (refusal, fate) in refusals.into_iter().zip(["ok_after_retry", "ok"]) {
+        let peer =
+            Peer::start([refusal, Reply::hang().then(Act::UntilRead).then(Act::Headers(200, ok(), true))]);
+        let peer = peer.await;
+        let world = World::new(&peer, THREE).await;
+        let gate = Gate::closed();
+        let mut grpc = world.grpc().await;
+        let calling =
+            grpc.client_streaming::<_, String, _, _, _>(Request::new(in_turn(&gate)), path(), codec());
+        let began = async {
+            peer.until("the first attempt", |seen| seen.len() == 1).await;
+            gate.open();
+        };
+        // The answer has no message, which is no answer to a call with one response.
+        let (answer, ()) = within("the answer", futures_util::future::join(calling, began)).await;
+        answer.unwrap_err();
+        let seen = peer.until_all_are_over().await;
+        assert_eq!(seen.len(), 2);
+        let whole = on_the_wire(&["one", "two", "three"].map(str::to_owned));
+        assert!(seen.iter().all(|seen| seen.whole && seen.body == whole));
+        world.ended(&[(fate, 1)]);
+    }
 }
 
 #[tokio::test]

@@ -122,12 +122,9 @@ where
             if let Some(answer) = self.as_mut().project().handing.poll(cx) {
                 return answer;
             }
-            if let Some(calling) = self.as_mut().project().calling {
-                calling.poll_request(cx);
-            }
             let (step, came) = match self.as_mut().project().step.take() {
                 Some(step) => (step, None),
-                None => match self.as_mut().poll_attempts(cx) {
+                None => match self.as_mut().poll_in_flight(cx) {
                     None => (ready!(self.as_mut().poll_timer(cx)), None),
                     Some(attempt) => match self.as_mut().check(attempt) {
                         AttemptOutcome::Ended(step, came) => (step, Some(came)),
@@ -181,6 +178,13 @@ where
     B: http_body::Body,
     B::Error: Into<BoxError>,
 {
+    /// Returns an attempt that has a result. The call learns before if its request is kept.
+    fn poll_in_flight(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Option<FinishedAttempt<B>> {
+        let finished = self.as_mut().poll_attempts(cx);
+        self.project().calling.as_mut().expect("not polled after its answer").poll_request(cx);
+        finished
+    }
+
     /// Returns an attempt that has a result; `None` if all are pending.
     fn poll_attempts(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Option<FinishedAttempt<B>> {
         let mut this = self.project();

@@ -304,3 +304,144 @@ impl http_body::Body for ForwardedBody {
         self.size.clone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, StreamBody};
+    use proptest::prelude::*;
+
+    use super::super::MAX_MEMORY;
+    use super::*;
+
+    fn bytes(request: &BufferedRequest) -> Vec<u8> {
+        request.chunks.iter().flatten().copied().collect()
+    }
+
+    proptest! {
+        #[test]
+        fn copied_chunks_are_equal_and_counted(
+            sizes in proptest::collection::vec(prop_oneof![0_usize..8, 0_usize..20_000], 0..60),
+            limit in 0_usize..200_000,
+        ) {
+            let memory = Arc::default();
+            let mut copied = Copied::new(limit, false, &memory);
+            let mut passed = Vec::new();
+            let mut fits = true;
+            for (place, size) in sizes.into_iter().enumerate() {
+                let chunk = vec![u8::try_from(place).unwrap(); size];
+                let would_fit = copied.left >= size.max(1);
+                fits = copied.push(&chunk);
+                prop_assert_eq!(fits, would_fit);
+                if !fits {
+                    break;
+                }
+                passed.extend(chunk);
+            }
+            let request = copied.whole();
+            let held: usize = request.chunks.iter().map(Bytes::len).sum();
+            prop_assert_eq!(memory.in_use(), request.reserved);
+            prop_assert!(held <= request.reserved, "{} of {}", held, request.reserved);
+            prop_assert!(request.reserved <= (2 * held + FIRST_BUFFER).min(limit.max(held)));
+            prop_assert!(!fits || bytes(&request) == passed);
+            drop(request);
+            prop_assert_eq!(memory.in_use(), 0);
+        }
+    }
+
+    #[test]
+    fn chunk_without_memory_is_not_copied() {
+        let memory: Arc<ReplayBudget> = Arc::default();
+        assert!(memory.reserve(MAX_MEMORY - 5_000));
+        let mut copied = Copied::new(MAX_MEMORY, false, &memory);
+        assert!(copied.push(&[0; 5_000]) && !copied.push(b"1"));
+        drop(copied);
+        assert_eq!(memory.in_use(), MAX_MEMORY - 5_000);
+    }
+
+    /// A request of these chunks, which is never ready at first.
+    fn arriving(chunks: &[&'static str]) -> (Body, ArrivingRequest) {
+        let frames: Vec<_> =
+            chunks.iter().map(|chunk| Ok::<_, Status>(Frame::data((*chunk).into()))).collect();
+        let rest = Body::new(StreamBody::new(tokio_stream::iter(frames)));
+        let copied = Copied::new(1_000, false, &Arc::default());
+        forward(VecDeque::new(), rest, copied, SizeHint::default())
+    }
+
+    fn poll(call: &mut ArrivingRequest, takes_over: bool) -> Poll<Option<Vec<u8>>> {
+        let mut cx = Context::from_waker(Waker::noop());
+        call.poll(takes_over, &mut cx).map(|request| request.as_ref().map(bytes))
+    }
+
+    #[tokio::test]
+    async fn call_continues_where_the_attempt_stopped() {
+        for forwarded in 0..=3 {
+            let (mut body, mut call) = arriving(&["one", "two", "three"]);
+            for _ in 0..forwarded {
+                body.frame().await.unwrap().unwrap();
+            }
+            assert_eq!(poll(&mut call, false), Poll::Pending);
+            assert_eq!(poll(&mut call, true), Poll::Ready(Some(b"onetwothree".to_vec())));
+            let lost = body.frame().await.unwrap().unwrap_err();
+            assert_eq!(lost.code(), tonic::Code::Cancelled);
+            assert!(!body.is_end_stream(), "it never looks complete");
+        }
+    }
+
+    #[tokio::test]
+    async fn attempt_continues_alone_without_the_call() {
+        let (mut body, call) = arriving(&["one", "two", "three"]);
+        body.frame().await.unwrap().unwrap();
+        drop(call);
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "twothree");
+    }
+
+    #[tokio::test]
+    async fn request_is_kept_after_its_attempt_was_dropped() {
+        let (mut body, mut call) = arriving(&["one", "two"]);
+        body.frame().await.unwrap().unwrap();
+        drop(body);
+        assert_eq!(poll(&mut call, false), Poll::Pending);
+        assert_eq!(poll(&mut call, true), Poll::Ready(Some(b"onetwo".to_vec())));
+    }
+
+    /// A body that ends with its last chunk, and announces its size.
+    #[tokio::test]
+    async fn body_that_knows_its_end_is_kept_with_its_last_chunk() {
+        let rest = Body::new(http_body_util::Full::new(Bytes::from_static(b"hello")));
+        let size = rest.size_hint();
+        let copied = Copied::new(1_000, true, &Arc::default());
+        let (mut body, mut call) = forward(VecDeque::new(), rest, copied, size);
+        assert_eq!(body.size_hint().exact(), Some(5));
+        body.frame().await.unwrap().unwrap();
+        assert!(body.is_end_stream() && body.size_hint().exact() == Some(0));
+        let mut cx = Context::from_waker(Waker::noop());
+        let Poll::Ready(Some(kept)) = call.poll(false, &mut cx) else { panic!("it is whole") };
+        assert_eq!(kept.body().size_hint().exact(), Some(5));
+    }
+
+    /// The call must never see a stale frame of a body that another thread polls.
+    #[test]
+    fn frames_pass_once_while_both_sides_poll() {
+        for round in 0..200 {
+            let chunks: Vec<&'static str> = ["a", "b", "c", "d", "e", "f", "g", "h"].into();
+            let (mut body, mut call) = arriving(&chunks);
+            let attempt = std::thread::spawn(move || {
+                let mut cx = Context::from_waker(Waker::noop());
+                let mut seen = Vec::new();
+                while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut cx) {
+                    seen.extend_from_slice(frame.data_ref().unwrap());
+                }
+                seen
+            });
+            (0..round).for_each(|_| std::hint::spin_loop());
+            let kept = loop {
+                match poll(&mut call, true) {
+                    Poll::Ready(kept) => break kept.unwrap(),
+                    Poll::Pending => std::thread::yield_now(),
+                }
+            };
+            assert_eq!(kept, b"abcdefgh");
+            assert!(b"abcdefgh".starts_with(&attempt.join().unwrap()));
+        }
+    }
+}
