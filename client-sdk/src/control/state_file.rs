@@ -45,17 +45,18 @@ pub(super) struct StateFile {
 /// Reason why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("the state file cannot be read: {0}")]
+    #[error("the file with this service's last rules cannot be read: {0}")]
     Io(#[from] io::Error),
-    #[error("the state file is damaged: {0}")]
+    #[error("the file with this service's last rules is damaged and not used: {0}")]
     Damaged(&'static str),
-    #[error("the state file is damaged: {0}")]
+    #[error("the file with this service's last rules is damaged and not used: {0}")]
     Undecodable(#[from] prost::DecodeError),
     #[error(
-        "the state file has format {0}; this SDK version reads formats {OLDEST_VERSION} to {FORMAT_VERSION}"
+        "the file with this service's last rules has format {0}; this SDK version reads formats {OLDEST_VERSION} to \
+         {FORMAT_VERSION}"
     )]
     Version(u32),
-    #[error("the state file belongs to the service {service} in the cluster {cluster}, not to this service")]
+    #[error("the file with the last rules belongs to the service {service} in the cluster {cluster}, not to this service")]
     Foreign { service: String, cluster: String },
 }
 

@@ -71,7 +71,7 @@ impl fmt::Debug for NotReady {
 fn in_use(source: Source) -> &'static str {
     match source {
         Source::BuiltIn => "the service runs without rules",
-        Source::LastKnownGood => "the service runs with the rules of its state file",
+        Source::LastKnownGood => "the service runs with the rules that it saved in its `state_dir`",
         Source::Live => "the service runs with the rules of the control plane",
         Source::Fixed => "the service runs with fixed rules",
     }

@@ -41,7 +41,7 @@ async fn a_service_started_without_control_plane_has_the_last_rules() {
     assert_eq!((status.epoch.as_str(), status.revision, status.refused), ("e", 7, 1));
     assert_eq!((attempts(&damper, "a").await, attempts(&damper, "b").await), (3, 1));
     let not_ready = damper.ready(Duration::from_millis(1)).await.unwrap_err();
-    assert!(not_ready.to_string().contains("the rules of its state file"), "{not_ready}");
+    assert!(not_ready.to_string().contains("the rules that it saved"), "{not_ready}");
 }
 
 #[tokio::test]

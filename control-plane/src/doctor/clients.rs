@@ -238,7 +238,7 @@ fn not_live(input: &DoctorInput) -> Vec<v1::Finding> {
     input.by_service(codes::NOT_LIVE, |client| {
         let since = SystemTime::try_from(client.connected_at?).ok()?;
         let source = match client.source() {
-            v1::Source::LastKnownGood => "runs on the last known good rules of its state file",
+            v1::Source::LastKnownGood => "runs with the last rules that it saved on its disk",
             v1::Source::BuiltIn => "runs without rules",
             v1::Source::Unspecified | v1::Source::Live => return None,
         };

@@ -88,7 +88,7 @@ codes! {
         "A local override weakens the mode of a process (off or observe), so the process does not enforce its rules in full.",
         "Remove the environment variable DAMPER_MODE or the override file of the process when it is no longer needed.";
     NOT_LIVE = "not_live", Warning,
-        "A process is connected to the control plane, but still runs with the saved rules of its state file, or without rules.",
+        "A process is connected to the control plane, but still runs with the rules that it saved on its disk, or without rules.",
         "If this lasts, list the rules that the process rejects (`damper clients --lagging`), and read the log of the process.";
     SERVER_LAYER_MISSING = "server_layer_missing", Warning,
         "A called service does not use the server layer of Damper's SDK, so its own retries multiply with those of its callers.",
