@@ -22,7 +22,7 @@ use damper_proto::v1;
 use damper_proto::v1::distribution_server::{Distribution, DistributionServer};
 use damper_sdk::{ClientService, Damper, Options};
 use http::{Extensions, HeaderMap, HeaderValue, Request, Response};
-use http_body::Frame;
+use http_body::{Body as _, Frame};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc as channel;

@@ -149,7 +149,7 @@ fn begin(engine: &Arc<Runtime>, server: &Server, request: Request<Body>) -> Join
     tokio::spawn(async move { call(&mut service, request).await.unwrap().status().to_owned() })
 }
 
-/// Sends the pieces of a request, so long after one another, and returns the status of the call.
+/// Sends the pieces of a request, with this time between them, and returns the status of the call.
 async fn play(policy: Policy, server: &Server, gap: u64) -> (String, Arc<Runtime>) {
     let engine = engine(policy);
     let (sender, request) = piecewise();

@@ -139,8 +139,7 @@ async fn streamed_request_that_is_refused_is_repeated_once_whole() {
         let world = World::new(&peer, THREE).await;
         let gate = Gate::closed();
         let mut grpc = world.grpc().await;
-        let calling =
-            grpc.client_streaming::<_, String, _, _, _>(Request::new(in_turn(&gate)), path(), codec());
+        let calling = grpc.client_streaming::<_, String, _, _>(Request::new(in_turn(&gate)), path(), codec());
         let began = async {
             peer.until("the first attempt", |seen| seen.len() == 1).await;
             gate.open();

@@ -1,7 +1,7 @@
 //! Requests that are not complete when their call begins.
 //!
 //! The first attempt forwards such a request while it arrives, and the driver keeps what passes. The driver
-//! reports when the request is kept whole, or that it never will be. Until then nothing is sent again: hedges
+//! reports when the request is kept whole, or that it never will be. Until then nothing is retried: hedges
 //! are not planned, and the call waits for the request after its attempt has failed, but not for long. All
 //! other checks have passed by then, so what they reserved is returned if the wait is in vain.
 

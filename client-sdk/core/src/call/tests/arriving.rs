@@ -240,7 +240,7 @@ fn seen(policy: &Policy, start: CallStart, script: &[Goes], request: Request) ->
 
 proptest! {
     #[test]
-    fn nothing_is_sent_again_before_the_request_is_kept(
+    fn nothing_is_retried_before_the_request_is_kept(
         policy in any_policy(),
         script in proptest::collection::vec(any_goes(), 12),
         kept in 0_u64..120,

@@ -38,7 +38,7 @@ pub(super) struct Thrown {
 /// When the request is kept, in milliseconds since the call began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// From the start, or never, as the start says.
+    /// From the start, or never, as configured at the start.
     AsItStarts,
     Kept(u64),
     /// It is found then that it is not kept.
