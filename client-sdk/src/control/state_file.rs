@@ -56,7 +56,9 @@ pub(super) enum Error {
          {FORMAT_VERSION}"
     )]
     Version(u32),
-    #[error("the file with the last rules belongs to the service {service} in the cluster {cluster}, not to this service")]
+    #[error(
+        "the file with the last rules belongs to the service {service} in the cluster {cluster}, not to this service"
+    )]
     Foreign { service: String, cluster: String },
 }
 
