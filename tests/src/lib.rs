@@ -8,6 +8,7 @@ pub mod control_plane;
 #[cfg(target_os = "linux")]
 pub mod disk;
 pub mod etcd;
+pub mod foreign;
 pub mod guide;
 pub mod hop;
 pub mod lab;

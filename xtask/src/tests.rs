@@ -83,7 +83,7 @@ fn page() -> Result<()> {
     Ok(())
 }
 
-/// Etcd, PostgreSQL, the browser and the lab's peers in Go are real; the tests fail where they are missing.
+/// Etcd, PostgreSQL, the browser, and services in other languages are real; the tests fail without them.
 /// The binary that some of them run is built with them: the tests of its own package need it.
 fn tests() -> Result<()> {
     Command::cargo()?
@@ -92,6 +92,7 @@ fn tests() -> Result<()> {
         .env("DAMPER_TEST_POSTGRES", tools::postgres()?)
         .env("CHROMIUM", tools::chromium()?)
         .env("DAMPER_TEST_GO", tools::go()?)
+        .env("DAMPER_TEST_MAVEN", tools::maven()?)
         .env("DAMPER_BINARY", tools::target().join("debug/damper"))
         .run()
 }

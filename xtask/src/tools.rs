@@ -107,6 +107,23 @@ pub(crate) fn go() -> Result<PathBuf> {
     )
 }
 
+/// Maven with a Java compiler, for the services in Java of the tests.
+pub(crate) fn maven() -> Result<PathBuf> {
+    let has_compiler = |_: &PathBuf| on_path("javac").is_some();
+    if let Some(found) = found("DAMPER_TEST_MAVEN", &["mvn"], &[]).filter(has_compiler) {
+        return Ok(found);
+    }
+    if debian_install(&["maven", "default-jdk-headless"])
+        && let Some(found) = on_path("mvn").filter(has_compiler)
+    {
+        return Ok(found);
+    }
+    bail!(
+        "the tests need Maven and a JDK of Java 17 or later: install the Debian packages maven and \
+         default-jdk-headless, or set DAMPER_TEST_MAVEN to the program `mvn`, with javac on the path"
+    )
+}
+
 /// cargo-deny, which judges licences and sources of the dependencies.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
     installed_by_cargo("cargo-deny", CARGO_DENY)

@@ -1,0 +1,181 @@
+//! Chains of services in several languages, each with its proxy: Rust, Go, Java, Node, Rust.
+//!
+//! The services between have OpenTelemetry and nothing of Damper. Each test counts what reaches the last
+//! service, which refuses everything.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use damper_proto::v1;
+use damper_sdk::{ClientService, Damper, Options};
+use damper_tests::control_plane::ControlPlane;
+use damper_tests::foreign::{Habit, Language, Process, free_address};
+use damper_tests::hop::{Hop, call};
+use futures_util::future::join_all;
+use tempfile::TempDir;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+
+const READY: Duration = Duration::from_secs(60);
+const LANGUAGES: [Language; 3] = [Language::Go, Language::Java, Language::Node];
+/// Three attempts on every hop, and no breaker: the flags alone bound the attempts.
+const RULES: &str = "
+kind: Rule
+key: { caller_service: '*', caller_cluster: '*', callee_service: '*', callee_method: '*' }
+policy:
+  mode: enforce
+  retry: { max_attempts: 3, backoff: { none: {} } }
+  retry_breaker: { enabled: false }
+";
+
+async fn damper(control_plane: &ControlPlane, service: &str) -> Damper {
+    let damper = Damper::connect(Options::new([control_plane.url()]).service(service)).expect("good options");
+    damper.ready(READY).await.expect("rules arrive");
+    damper
+}
+
+/// The last service, in Rust with the SDK.
+async fn bottom(control_plane: &ControlPlane, refuses: bool) -> Hop {
+    let damper = damper(control_plane, "bottom").await;
+    Hop::serve(Some(damper.server_layer()), move |request: Request<String>| {
+        let damper = damper.clone();
+        async move {
+            drop(damper);
+            if refuses {
+                return Err(Status::unavailable("out of stock"));
+            }
+            Ok(Response::new(format!("{} taken", request.into_inner())))
+        }
+    })
+    .await
+}
+
+/// The first service, in Rust with the SDK, and what runs behind it.
+struct Chain {
+    front: ClientService<Channel>,
+    bottom: Hop,
+    _processes: Vec<Process>,
+    _folders: Vec<TempDir>,
+}
+
+impl Chain {
+    /// A chain of services with proxies; `habit` is that of the service in Go.
+    async fn governed(control_plane: &ControlPlane, habit: Habit, refuses: bool, hosts: [u8; 3]) -> Self {
+        let bottom = bottom(control_plane, refuses).await;
+        let (mut processes, mut folders) = (Vec::new(), Vec::new());
+        let mut callee = ("bottom".to_owned(), bottom.address());
+        for (language, host) in LANGUAGES.into_iter().zip(hosts).rev() {
+            let (folder, own) = (tempfile::tempdir().expect("a temporary folder"), free_address(host));
+            let name = name(language);
+            let config = proxy_config(&name, own, &callee);
+            let (proxy, addresses) = Process::proxy(control_plane.url(), &config, folder.path());
+            let habit = if language == Language::Go { habit } else { Habit::Propagates };
+            processes.extend([proxy, Process::service(language, own, addresses.outbound, habit)]);
+            folders.push(folder);
+            callee = (name, addresses.inbound);
+        }
+        proxies_have_rules(control_plane).await;
+        let front = front(control_plane, &callee.0, callee.1).await;
+        Self { front, bottom, _processes: processes, _folders: folders }
+    }
+
+    /// The same services without proxies; their gRPC clients retry on their own.
+    async fn ungoverned(control_plane: &ControlPlane, hosts: [u8; 3]) -> Self {
+        let bottom = bottom(control_plane, true).await;
+        let mut processes = Vec::new();
+        let mut callee = bottom.address();
+        for (language, host) in LANGUAGES.into_iter().zip(hosts).rev() {
+            let own = free_address(host);
+            processes.push(Process::service(language, own, callee, Habit::OwnRetries));
+            callee = own;
+        }
+        let front = front(control_plane, "go", callee).await;
+        Self { front, bottom, _processes: processes, _folders: Vec::new() }
+    }
+
+    async fn request(&self, text: &str) -> Result<String, Status> {
+        call(self.front.clone(), Request::new(text.to_owned())).await.map(Response::into_inner)
+    }
+}
+
+fn proxy_config(name: &str, own: SocketAddr, (callee, to): &(String, SocketAddr)) -> String {
+    format!(
+        "service: {name}\ninbound: {{ listen: '127.0.0.1:0', to: '{own}' }}\n\
+         outbound: [{{ callee: {callee}, listen: '127.0.0.1:0', to: '{to}' }}]\nadmin: 127.0.0.1:0\n"
+    )
+}
+
+/// Waits until the proxies of all services have acknowledged the rules.
+async fn proxies_have_rules(control_plane: &ControlPlane) {
+    let mut fleet = control_plane.fleet();
+    let acknowledged = async {
+        loop {
+            let listed = fleet.list_clients(v1::ListClientsRequest::default()).await;
+            let listed = listed.expect("the control plane answers").into_inner();
+            let is_current = |language: Language| {
+                let name = name(language);
+                listed.clients.iter().any(|client| {
+                    client.identity.as_ref().is_some_and(|identity| identity.service == name)
+                        && client.acknowledged_revision >= listed.revision
+                })
+            };
+            if LANGUAGES.into_iter().all(is_current) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(READY, acknowledged).await.expect("the proxies acknowledge the rules");
+}
+
+fn name(language: Language) -> String {
+    format!("{language:?}").to_lowercase()
+}
+
+async fn front(control_plane: &ControlPlane, callee: &str, address: SocketAddr) -> ClientService<Channel> {
+    let damper = damper(control_plane, "front").await;
+    let layer = damper.client_layer(callee).expect("a good name");
+    let endpoint = Channel::from_shared(format!("http://{address}")).expect("a URL");
+    layer.layer(endpoint.connect().await.expect("the service listens"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_in_five_places_retry_in_one() {
+    let control_plane = ControlPlane::start().await;
+    control_plane.apply(RULES).await;
+    let chain = Chain::governed(&control_plane, Habit::Propagates, true, [1, 2, 3]).await;
+    let failed = chain.request("first").await.expect_err("the last service refuses");
+    assert_eq!((failed.code(), failed.message()), (Code::Unavailable, "out of stock"));
+    assert_eq!(chain.bottom.handled(), 3, "for one request");
+    let failed = join_all((0..50).map(|_| chain.request("again"))).await;
+    assert!(failed.iter().all(Result::is_err));
+    assert_eq!(chain.bottom.handled(), 3 * 51, "for 51 requests, 50 of them at once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_pass_through_all_languages() {
+    let control_plane = ControlPlane::start().await;
+    control_plane.apply(RULES).await;
+    let chain = Chain::governed(&control_plane, Habit::Propagates, false, [4, 5, 6]).await;
+    assert_eq!(chain.request("pear").await.expect("it is served"), "pear taken");
+    assert_eq!(chain.bottom.handled(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_propagates_nothing_loses_its_flag_alone() {
+    let control_plane = ControlPlane::start().await;
+    control_plane.apply(RULES).await;
+    let chain = Chain::governed(&control_plane, Habit::PropagatesNothing, true, [7, 8, 9]).await;
+    chain.request("first").await.expect_err("the last service refuses");
+    // Three attempts of the first service, and three in one place behind the gap for each of them.
+    assert_eq!(chain.bottom.handled(), 9);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_proxies_own_retries_multiply() {
+    let control_plane = ControlPlane::start().await;
+    control_plane.apply(RULES).await;
+    let chain = Chain::ungoverned(&control_plane, [10, 11, 12]).await;
+    chain.request("first").await.expect_err("the last service refuses");
+    assert_eq!(chain.bottom.handled(), 81);
+}
