@@ -108,7 +108,7 @@ fn clients_that_do_not_run_on_live_rules_are_told_once_they_had_time() {
     let findings = input.diagnosis().findings;
     let found: Vec<_> = findings.iter().filter(|finding| finding.code == "not_live").collect();
     assert_eq!(found.len(), 1);
-    let says = "2 processes, one of them shop-1: the process runs on the last known good rules";
+    let says = "2 processes, one of them shop-1: the process runs with the last rules that it saved";
     assert!(found[0].message.starts_with(says), "{found:?}");
 }
 

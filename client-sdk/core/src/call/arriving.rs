@@ -25,8 +25,8 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub(super) enum Replay {
     /// It is complete and kept.
     Kept,
-    /// It is not complete. After a failed attempt: the end of the wait for it.
-    Arriving { until: Option<Time> },
+    /// It is not complete.
+    Arriving,
     /// It is not kept.
     Never,
 }
@@ -42,13 +42,13 @@ impl Call {
     /// [`request_kept`](Self::request_kept) or [`request_not_kept`](Self::request_not_kept) later.
     #[inline]
     pub fn await_request(&mut self) {
-        self.replay = Replay::Arriving { until: None };
+        self.replay = Replay::Arriving;
     }
 
     /// Returns true if the request may still be kept.
     #[must_use]
     pub fn awaits_request(&self) -> bool {
-        matches!(self.replay, Replay::Arriving { .. })
+        self.replay == Replay::Arriving
     }
 
     /// Records that the request is complete and kept, so it can be sent again. The delay of a hedge begins
@@ -79,15 +79,15 @@ impl Call {
     pub(super) fn is_not_replayable(&self, mode: Mode) -> bool {
         match self.replay {
             Replay::Kept => false,
-            Replay::Arriving { .. } => mode != Mode::Enforce,
+            Replay::Arriving => mode != Mode::Enforce,
             Replay::Never => true,
         }
     }
 
     /// Begins to wait for the request, at most until the deadline and `latest`.
     pub(super) fn wait_for_request(&mut self, latest: Option<Time>, now: Time) {
-        if let Replay::Arriving { until } = &mut self.replay {
-            *until = deadline::earliest([Some(now + PATIENCE), self.deadline, latest]);
+        if self.awaits_request() {
+            self.replay_until = deadline::earliest([Some(now + PATIENCE), self.deadline, latest]);
         }
     }
 
@@ -102,7 +102,8 @@ impl Call {
         if self.replay == Replay::Kept || !self.is_between_attempts() || self.is_out_of_time(route, now) {
             return None;
         }
-        if let Replay::Arriving { until: Some(until) } = self.replay
+        if self.awaits_request()
+            && let Some(until) = self.replay_until
             && now < until
             && !route.switch().refuses_calls(now)
         {
@@ -111,18 +112,13 @@ impl Call {
         self.replay = Replay::Never;
         match self.unseen.take() {
             None => Some(self.finish(route, Ending::real(Fate::NotReplayable), self.last, now)),
-            Some((pending, verdict)) => self.give_up_resend(route, pending, verdict, now),
+            Some(pending) => self.give_up_resend(route, pending, now),
         }
     }
 
     /// Ends the call with the attempt that is not resent.
-    fn give_up_resend(
-        &mut self,
-        route: &Route,
-        pending: Pending,
-        verdict: Verdict,
-        now: Time,
-    ) -> Option<Step> {
+    fn give_up_resend(&mut self, route: &Route, pending: Pending, now: Time) -> Option<Step> {
+        let verdict = if self.unseen_is_unsent { Verdict::Unsent } else { Verdict::Unprocessed };
         let failed = self.failed(route, &pending, verdict, now);
         self.after_failure(route, pending, failed, &Hints::default(), now, 0);
         self.finish.map(Step::Finish)

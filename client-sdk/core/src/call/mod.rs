@@ -154,6 +154,8 @@ pub enum Answer {
 pub struct Call {
     start: CallStart,
     replay: Replay,
+    /// End of the wait for a request that arrives, after a failed attempt.
+    replay_until: Option<Time>,
     /// Deadline that ends the call.
     deadline: Option<Time>,
     /// Deadline by the rule; differs in observe mode, where the rule's timeout ends nothing.
@@ -165,8 +167,10 @@ pub struct Call {
     counted_from: u32,
     hedges_left: u32,
     /// Requests that the server provably has not processed, by kind.
-    unprocessed: u32,
-    unsent: u32,
+    unprocessed: u8,
+    unsent: u8,
+    /// The attempt in `unseen` never left this process.
+    unseen_is_unsent: bool,
     flag_received: bool,
     /// Time of a counted failure that no attempt has followed yet.
     counted_at: Option<Time>,
@@ -177,8 +181,8 @@ pub struct Call {
     next: Next,
     /// Response for the application if the call ends while it waits: that of the last failed attempt.
     last: Answer,
-    /// An attempt to resend because the server has not processed it, with how it ended.
-    unseen: Option<(Pending, Verdict)>,
+    /// An attempt to resend because the server has not processed it.
+    unseen: Option<Pending>,
     /// Reason why nothing more is sent, while attempts are in flight.
     stopped: Option<Fate>,
     admission: CircuitDecision,
@@ -215,6 +219,7 @@ impl Call {
         let rule_deadline = deadline::earliest([start.deadline, timeout]);
         Self {
             replay: Replay::of(start.replayable),
+            replay_until: None,
             start,
             deadline: if enforced(route).is_some() { rule_deadline } else { start.deadline },
             rule_deadline,
@@ -224,6 +229,7 @@ impl Call {
             hedges_left: policy.and_then(|policy| policy.hedge).map_or(0, |hedge| hedge.max_hedges),
             unprocessed: 0,
             unsent: 0,
+            unseen_is_unsent: false,
             flag_received: false,
             counted_at: None,
             waits: Sequence::default(),
@@ -270,7 +276,7 @@ impl Call {
         if let Some(step) = self.await_rest(route, now) {
             return step;
         }
-        if let Some((pending, _)) = self.unseen.take() {
+        if let Some(pending) = self.unseen.take() {
             return self.resend(route, pending, now);
         }
         match self.next {
@@ -336,7 +342,8 @@ impl Call {
             return self.succeed(route, pending, now);
         }
         if self.may_resend(route, pending, verdict, now) {
-            self.unseen = Some((pending, verdict));
+            self.unseen = Some(pending);
+            self.unseen_is_unsent = verdict == Verdict::Unsent;
             return self.wait_for_request(None, now);
         }
         let failed = self.failed(route, &pending, verdict, now);

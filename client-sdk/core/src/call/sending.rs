@@ -15,9 +15,9 @@ use crate::time::Time;
 use crate::time::deadline;
 
 /// Resends of a request that the server did not process (gRFC A6).
-const MAX_UNPROCESSED: u32 = 1;
+const MAX_UNPROCESSED: u8 = 1;
 /// Resends of a request that was not written.
-const MAX_UNSENT: u32 = 4;
+const MAX_UNSENT: u8 = 4;
 
 impl Call {
     /// Sends the first attempt, if no kill rejects it, there is time left and the circuit is closed. If the
@@ -103,7 +103,7 @@ impl Call {
             Verdict::Unsent => (&mut self.unsent, MAX_UNSENT),
             _ => return false,
         };
-        *count += 1;
+        *count = count.saturating_add(1);
         let repeats = self.max_attempts > 1 && enforced(route).is_some_and(Policy::repeats);
         let repeats = repeats && !route.switch().refuses_calls(now);
         *count <= most && repeats && self.replay != Replay::Never && !pending.committed
