@@ -38,12 +38,18 @@ pub(crate) struct ArrivingRequest(Arc<Shared>);
 pub(super) struct ForwardedBody {
     /// Chunks that were read, and copied, before the attempt began.
     read: VecDeque<Bytes>,
-    shared: Arc<Shared>,
-    /// The rest of the request once it is no longer copied.
-    own: Option<Body>,
+    rest: Rest,
     has_ended: bool,
     /// Size that is left.
     size: SizeHint,
+}
+
+/// The part of the request that was not read before the first attempt began.
+#[derive(Debug)]
+enum Rest {
+    Copied(Arc<Shared>),
+    /// It is no longer copied; what the copy needed is freed.
+    Forwarded(Body),
 }
 
 #[derive(Debug)]
@@ -96,7 +102,7 @@ pub(super) fn forward(
         State { rest: Some(rest), copy: Copy::Growing(copied), is_taken: false, attempt: None, call: None };
     let shared = Arc::new(Shared(Mutex::new(state)));
     let call = ArrivingRequest(Arc::clone(&shared));
-    (Body::new(ForwardedBody { read, shared, own: None, has_ended: false, size }), call)
+    (Body::new(ForwardedBody { read, rest: Rest::Copied(shared), has_ended: false, size }), call)
 }
 
 impl ArrivingRequest {
@@ -241,11 +247,12 @@ impl Copied {
 impl ForwardedBody {
     /// Returns the next frame of the rest.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Polled {
-        if let Some(own) = &mut self.own {
-            return Pin::new(own).poll_frame(cx);
-        }
-        let (own, polled) = self.shared.poll_rest(cx);
-        let mut state = self.shared.lock();
+        let shared = match &mut self.rest {
+            Rest::Copied(shared) => shared,
+            Rest::Forwarded(rest) => return Pin::new(rest).poll_frame(cx),
+        };
+        let (own, polled) = shared.poll_rest(cx);
+        let mut state = shared.lock();
         let (is_taken, has_rest) = (state.is_taken, state.rest.is_some());
         let is_settled = !matches!(state.copy, Copy::Growing(_));
         let woken = state.call.take_if(|_| is_settled || is_taken);
@@ -259,12 +266,14 @@ impl ForwardedBody {
             return Poll::Ready(Some(Err(cancelled())));
         }
         self.has_ended = polled.is_ready() && own.is_none() && !has_rest;
-        self.own = own;
+        if let Some(own) = own {
+            self.rest = Rest::Forwarded(own);
+        }
         polled
     }
 
     fn is_taken(&self) -> bool {
-        self.own.is_none() && self.shared.lock().is_taken
+        matches!(&self.rest, Rest::Copied(shared) if shared.lock().is_taken)
     }
 }
 
@@ -296,8 +305,8 @@ impl http_body::Body for ForwardedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        let rest_has_ended = self.has_ended || self.own.as_ref().is_some_and(Body::is_end_stream);
-        self.read.is_empty() && rest_has_ended
+        let is_forwarded = matches!(&self.rest, Rest::Forwarded(rest) if rest.is_end_stream());
+        self.read.is_empty() && (self.has_ended || is_forwarded)
     }
 
     fn size_hint(&self) -> SizeHint {
