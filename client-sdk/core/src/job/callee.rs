@@ -12,8 +12,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::hold::Hold;
-use super::pace::Pace;
+use super::gate::Gate;
+use super::hold::{Hold, probe};
 use super::{OnStop, QueueSettings};
 use crate::gates::breaker;
 use crate::outcome::classify::Failure;
@@ -88,12 +88,21 @@ pub enum Outcome {
     Unknown,
 }
 
+impl Outcome {
+    /// Returns true for a success, or a failure that is not the callee's; `None` without evidence.
+    pub(super) fn is_success(&self) -> Option<bool> {
+        match self {
+            Self::Unknown => None,
+            Self::Failed(failure) => Some(!breaker::is_failure(None, failure)),
+            Self::Done { .. } => Some(true),
+        }
+    }
+}
+
 /// Deliveries of one queue to one callee service.
 #[derive(Debug)]
 pub struct Callee {
-    hold: Hold,
-    pace: Pace,
-    in_flight: u32,
+    gate: Gate,
     methods: HashMap<String, Method>,
     attempts: Window,
     latencies: Box<Recent>,
@@ -109,9 +118,7 @@ struct Method {
 impl Default for Callee {
     fn default() -> Self {
         Self {
-            hold: Hold::default(),
-            pace: Pace::default(),
-            in_flight: 0,
+            gate: Gate::default(),
             methods: HashMap::new(),
             attempts: Window::new(WindowShape::default()),
             latencies: Box::default(),
@@ -126,13 +133,10 @@ impl Callee {
         if settings.on_stop == OnStop::Hold && self.has_few_successes(settings, now) {
             return Admit::Hold { until: Some(now + STOP_INTERVAL), why: HoldReason::StopWhen };
         }
-        if self.hold.is_held(settings.hold_after) {
-            return probe(self.hold, self.in_flight, now, HoldReason::CalleeFailing);
-        }
-        let room = self.pace.limit(settings.max_in_flight).saturating_sub(self.in_flight);
-        if room == 0 {
-            return Admit::Hold { until: None, why: HoldReason::Pace };
-        }
+        let room = match self.gate.admit(settings.hold_after, settings.max_in_flight, now) {
+            Admit::Deliver(room) => room,
+            other => return other,
+        };
         match self.methods.get(method) {
             Some(method) if method.hold.is_held(settings.hold_after) => {
                 probe(method.hold, method.in_flight, now, HoldReason::MethodFailing)
@@ -153,15 +157,12 @@ impl Callee {
     /// Returns the number of deliveries in flight.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.in_flight
+        self.gate.in_flight
     }
 
     /// Counts a delivery that begins as [`Self::admit`] allowed, or was in flight when the process began.
     pub fn begins(&mut self, settings: &QueueSettings, method: &str, now: Time) {
-        self.in_flight = self.in_flight.saturating_add(1);
-        if self.hold.is_held(settings.hold_after) {
-            self.hold.probe_begins(now);
-        }
+        self.gate.begins(settings.hold_after, now);
         if let Some(method) = self.method(method) {
             method.in_flight = method.in_flight.saturating_add(1);
             if method.hold.is_held(settings.hold_after) {
@@ -170,23 +171,39 @@ impl Callee {
         }
     }
 
-    /// Counts the end of a delivery, or that it did not begin.
+    /// Counts the end of a delivery.
     pub fn ended(&mut self, settings: &QueueSettings, method: &str, outcome: &Outcome, now: Time) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.gate.ends();
         if let Some(method) = self.methods.get_mut(method) {
             method.in_flight = method.in_flight.saturating_sub(1);
         }
-        match outcome {
-            Outcome::Unknown => {}
-            Outcome::Failed(failure) if breaker::is_failure(None, failure) => {
-                self.failed(settings, method, now);
-            }
-            Outcome::Failed(_) => self.succeeded(settings, method, now),
-            Outcome::Done { took } => {
-                self.latencies.record(now, *took);
-                self.succeeded(settings, method, now);
+        if let Outcome::Done { took } = outcome {
+            self.latencies.record(now, *took);
+        }
+        match outcome.is_success() {
+            Some(true) => self.succeeded(settings, method, now),
+            Some(false) => self.failed(settings, method, now),
+            None => {}
+        }
+        self.forget_idle(method);
+    }
+
+    /// Counts that a delivery did not begin after all. If it was a probe, another one may be it.
+    pub fn unused(&mut self, method: &str, was_probe: bool, now: Time) {
+        self.gate.ends();
+        if was_probe {
+            self.gate.hold.probe_is_unused(now);
+        }
+        if let Some(method) = self.methods.get_mut(method) {
+            method.in_flight = method.in_flight.saturating_sub(1);
+            if was_probe {
+                method.hold.probe_is_unused(now);
             }
         }
+        self.forget_idle(method);
+    }
+
+    fn forget_idle(&mut self, method: &str) {
         if self.methods.get(method).is_some_and(Method::is_idle) {
             self.methods.remove(method);
         }
@@ -194,11 +211,7 @@ impl Callee {
 
     fn failed(&mut self, settings: &QueueSettings, method: &str, now: Time) {
         self.attempts.count_failure(now);
-        self.pace.failed(now);
-        self.hold.failed(settings.hold_after, now);
-        if self.hold.is_held(settings.hold_after) {
-            self.pace.restart();
-        }
+        self.gate.failed(settings.hold_after, now);
         if let Some(method) = self.method(method) {
             method.hold.failed(settings.hold_after, now);
         }
@@ -207,13 +220,12 @@ impl Callee {
     /// Counts a success, or a failure that is not the callee's.
     fn succeeded(&mut self, settings: &QueueSettings, method: &str, now: Time) {
         self.attempts.count_success(now);
-        self.pace.succeeded(settings.max_in_flight);
-        if self.hold.is_held(settings.hold_after) {
+        if self.gate.hold.is_held(settings.hold_after) {
             // All methods failed with the callee.
             self.methods.values_mut().for_each(|method| method.hold.succeeded());
             self.methods.retain(|_, method| !method.is_idle());
         }
-        self.hold.succeeded();
+        self.gate.succeeded(settings.max_in_flight);
         if let Some(method) = self.methods.get_mut(method) {
             method.hold.succeeded();
         }
@@ -241,10 +253,4 @@ impl Method {
     fn is_idle(&self) -> bool {
         self.in_flight == 0 && self.hold.is_clear()
     }
-}
-
-/// Returns what a hold admits.
-fn probe(hold: Hold, in_flight: u32, now: Time, why: HoldReason) -> Admit {
-    let at = hold.probe_at(in_flight == 0);
-    if now < at { Admit::Hold { until: Some(at), why } } else { Admit::Probe }
 }

@@ -71,7 +71,14 @@ impl Flow {
         self.with_callee(route, |callee| callee.begins(settings, route.callee_method(), now));
     }
 
-    /// Counts the end of a delivery, or that it did not begin.
+    /// Counts that a delivery did not begin after all. `was_probe`: it was admitted as a probe.
+    pub fn unused(&mut self, settings: &QueueSettings, route: &RouteKey, was_probe: bool, now: Time) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.rate.give_back(settings.rate);
+        self.with_callee(route, |callee| callee.unused(route.callee_method(), was_probe, now));
+    }
+
+    /// Counts the end of a delivery.
     pub fn ended(&mut self, settings: &QueueSettings, route: &RouteKey, outcome: &Outcome, now: Time) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.with_callee(route, |callee| callee.ended(settings, route.callee_method(), outcome, now));
@@ -124,6 +131,20 @@ mod tests {
         let held = Admit::Hold { until: Some(at(1_450)), why: HoldReason::Rate };
         assert_eq!(flow.admit(&settings, &route("b"), at(1_000)), held);
         assert_eq!(flow.admit(&settings, &route("b"), at(1_450)), Admit::Deliver(1));
+    }
+
+    #[test]
+    fn delivery_that_did_not_begin_leaves_no_trace() {
+        let (settings, mut flow) = (settings(1, Some(Ratio::from_bp(10_000))), Flow::default());
+        let failed = Outcome::Failed(crate::Failure::new(crate::Code::Unavailable));
+        for second in 0..u64::from(settings.hold_after) {
+            flow.begins(&settings, &route("b"), at(second * 1_000));
+            flow.ended(&settings, &route("b"), &failed, at(second * 1_000));
+        }
+        assert_eq!(flow.admit(&settings, &route("b"), at(60_000)), Admit::Probe);
+        flow.begins(&settings, &route("b"), at(60_000));
+        flow.unused(&settings, &route("b"), true, at(60_010));
+        assert_eq!(flow.admit(&settings, &route("b"), at(60_010)), Admit::Probe);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::{Admit, HoldReason};
 use crate::time::Time;
 
 /// Least time between two probes.
@@ -51,4 +52,25 @@ impl Hold {
     pub(super) fn probe_begins(&mut self, now: Time) {
         self.probe_at = now + PROBE_INTERVAL;
     }
+
+    /// A probe did not begin.
+    pub(super) fn probe_is_unused(&mut self, now: Time) {
+        self.probe_at = self.probe_at.min(now);
+    }
+
+    /// Returns the failures in a row and the time of the next probe.
+    pub(super) fn parts(self) -> (u32, Time) {
+        (self.failures, self.probe_at)
+    }
+
+    /// No probe is further ahead than the interval: else the clock was set back.
+    pub(super) fn from_parts(failures: u32, probe_at: Time, now: Time) -> Self {
+        Self { failures, probe_at: probe_at.min(now + PROBE_INTERVAL) }
+    }
+}
+
+/// Returns what a hold admits.
+pub(super) fn probe(hold: Hold, in_flight: u32, now: Time, why: HoldReason) -> Admit {
+    let at = hold.probe_at(in_flight == 0);
+    if now < at { Admit::Hold { until: Some(at), why } } else { Admit::Probe }
 }

@@ -8,15 +8,18 @@
 //!   replay.
 //! - [`Callee`]: whether deliveries to a callee may begin: held while it fails, then at a rising pace.
 //! - [`Flow`]: the same for all callees of a queue, within its bounds.
+//! - [`SharedFlow`]: those bounds over several servers.
 
 mod callee;
 mod ending;
 mod flow;
+mod gate;
 mod hold;
 mod names;
 mod pace;
 mod queue;
 mod rate;
+mod shared;
 mod state;
 mod submission;
 
@@ -29,6 +32,7 @@ pub use queue::{
     MAX_DURATION, MAX_IN_FLIGHT, MAX_JOBS, MAX_LOST, METADATA_NAMES, NAME_BYTES, OnStop, PAUSED_BYTES,
     PER_ATTEMPT_TIMEOUT, Queue, QueueSettings, RATE, SUBMITTER_SHARE, check_queue_name,
 };
+pub use shared::{CalleeParts, QueueParts, SharedBounds, SharedFlow};
 pub use state::{Job, JobSend, Wall};
 pub use submission::Submission;
 

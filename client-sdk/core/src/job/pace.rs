@@ -45,4 +45,14 @@ impl Pace {
     pub(super) fn restart(&mut self) {
         self.limit = 1;
     }
+
+    /// Returns the limit and when it was last halved.
+    pub(super) fn parts(self) -> (u32, Option<Time>) {
+        (self.limit, self.halved_at)
+    }
+
+    /// It was not halved in the future: else the clock was set back.
+    pub(super) fn from_parts(limit: u32, halved_at: Option<Time>, now: Time) -> Self {
+        Self { limit: limit.max(1), halved_at: halved_at.map(|at| at.min(now)) }
+    }
 }

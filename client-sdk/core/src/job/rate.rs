@@ -37,6 +37,29 @@ impl Rate {
         }
     }
 
+    /// Takes back a delivery that did not begin.
+    pub(super) fn give_back(&mut self, limit: Option<Ratio>) {
+        if let Some(limit) = limit {
+            let next = Duration::from_micros(self.next.as_micros()).saturating_sub(interval(limit));
+            self.next = Time::after_origin(next);
+        }
+    }
+
+    /// Returns when the next delivery is allowed.
+    pub(super) fn next(self) -> Time {
+        self.next
+    }
+
+    pub(super) fn from_next(next: Time) -> Self {
+        Self { next }
+    }
+
+    /// Returns the state with the next delivery no further ahead than one interval: else the clock was set
+    /// back, or the rate was raised.
+    pub(super) fn bounded(self, limit: Option<Ratio>, now: Time) -> Self {
+        limit.map_or(self, |limit| Self { next: self.next.min(now + interval(limit)) })
+    }
+
     /// Returns the time until the next delivery.
     pub(super) fn wait(self, now: Time) -> Duration {
         self.next.since(now)
@@ -76,6 +99,25 @@ mod tests {
             assert!(seconds.iter().all(|count| *count <= most), "{bp}: {seconds:?}");
             assert!(bp < 10_000 || seconds[1] >= bp / 10_000, "{bp}: {seconds:?}");
         }
+    }
+
+    #[test]
+    fn delivery_given_back_is_allowed_again() {
+        let limit = Some(Ratio::from_bp(10_000));
+        let (mut rate, now) = (Rate::default(), Time::from_micros(60_000_000));
+        rate.take(limit, 1, now);
+        assert_eq!(rate.room(limit, now), 0);
+        rate.give_back(limit);
+        assert_eq!(rate.room(limit, now), 1);
+    }
+
+    #[test]
+    fn clock_set_back_delays_one_interval_at_most() {
+        let limit = Some(Ratio::from_bp(10_000));
+        let mut rate = Rate::default();
+        rate.take(limit, 1, Time::from_micros(3_600_000_000));
+        let now = Time::from_micros(60_000_000);
+        assert_eq!(rate.bounded(limit, now).wait(now), Duration::from_secs(1));
     }
 
     #[test]
