@@ -83,9 +83,27 @@ impl From<damper_queue::store::Error> for ApiError {
         use damper_queue::store::Error;
         match error {
             Error::Unavailable(_) => Self::Unavailable { reason: error.to_string(), outcome_known: false },
-            Error::Full(_) | Error::Open(_) => Self::unavailable(error.to_string()),
+            Error::Full(_) => Self::JobStoreFull(error.to_string()),
+            Error::Open(_) => Self::unavailable(error.to_string()),
             Error::Invalid(reason) => Self::fault("", reason),
             Error::Damaged(_) => Self::Damaged(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use damper_queue::store::Error;
+    use tonic::{Code, Status};
+
+    use crate::state::error::ApiError;
+
+    #[test]
+    fn full_job_store_is_resource_exhausted() {
+        let error = Error::Full("PostgreSQL has no disk space left (SQLSTATE 53100)".to_owned());
+        let status = Status::from(ApiError::from(error));
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        let text = "the job store is full: PostgreSQL has no disk space left (SQLSTATE 53100)";
+        assert_eq!(status.message(), text);
     }
 }

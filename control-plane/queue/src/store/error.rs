@@ -3,7 +3,7 @@
 /// Why the store did not do what was requested. Cloned for every operation of a failed commit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Not enough room for further jobs; settlements still work.
+    /// Not enough room or resources; nothing was stored. Settlements are repeated until they succeed.
     #[error("the job store is full: {0}")]
     Full(String),
     /// Content that the store cannot keep.

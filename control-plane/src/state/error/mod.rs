@@ -61,6 +61,9 @@ pub(crate) enum ApiError {
     RequestIdReused(String),
     #[error(transparent)]
     LimitExceeded(#[from] LimitExceeded),
+    /// The job store has too little room or resources; nothing was stored.
+    #[error("{0}")]
+    JobStoreFull(String),
     #[error("{reason}")]
     Unavailable { reason: String, outcome_known: bool },
     #[error("the control plane did not complete the request within {seconds} s", seconds = .0.as_secs())]
@@ -276,6 +279,10 @@ impl From<ApiError> for Status {
             }
             ApiError::RequestIdReused(_) => Self::already_exists(text),
             ApiError::LimitExceeded(exceeded) => LimitExceeded { text, ..exceeded }.into(),
+            ApiError::JobStoreFull(_) => {
+                let details = ErrorDetails::with_retry_info(Some(RETRY_AFTER));
+                Self::with_error_details(Code::ResourceExhausted, text, details)
+            }
             ApiError::Unavailable { outcome_known, .. } => {
                 let mut details = ErrorDetails::with_retry_info(Some(RETRY_AFTER));
                 if !outcome_known {

@@ -54,9 +54,30 @@ impl From<tokio_postgres::Error> for Stop {
             Some(code) if code.code().starts_with("22") || code.code().starts_with("23") => {
                 Self::Store(Error::Invalid(text(&error)))
             }
-            _ => Self::Postgres(error),
+            Some(code) => match exhausted(code) {
+                Some(what) => {
+                    let problem = format!("{what} (SQLSTATE {}): {}", code.code(), text(&error));
+                    Self::Store(Error::Full(problem))
+                }
+                None => Self::Postgres(error),
+            },
+            None => Self::Postgres(error),
         }
     }
+}
+
+/// Returns what the database has too little of; `None` for errors of another kind. Nothing was stored.
+fn exhausted(code: &SqlState) -> Option<&'static str> {
+    if !code.code().starts_with("53") {
+        return None;
+    }
+    Some(match *code {
+        SqlState::DISK_FULL => "PostgreSQL has no disk space left",
+        SqlState::OUT_OF_MEMORY => "PostgreSQL has no memory left",
+        SqlState::TOO_MANY_CONNECTIONS => "PostgreSQL has no connection left",
+        SqlState::CONFIGURATION_LIMIT_EXCEEDED => "a limit in the configuration of PostgreSQL is reached",
+        _ => "PostgreSQL has too few resources",
+    })
 }
 
 impl From<Error> for Stop {
@@ -198,5 +219,26 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.driver.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn class_53_names_what_the_database_has_too_little_of() {
+        for (code, what) in [
+            ("53000", "PostgreSQL has too few resources"),
+            ("53100", "PostgreSQL has no disk space left"),
+            ("53200", "PostgreSQL has no memory left"),
+            ("53300", "PostgreSQL has no connection left"),
+            ("53400", "a limit in the configuration of PostgreSQL is reached"),
+        ] {
+            assert_eq!(exhausted(&SqlState::from_code(code)), Some(what), "{code}");
+        }
+        for code in ["23505", "40P01", "57P01", "58030", "XX000"] {
+            assert_eq!(exhausted(&SqlState::from_code(code)), None, "{code}");
+        }
     }
 }
