@@ -1,8 +1,8 @@
 //! The scheduler: asks the store for due jobs and sends them to workers.
 //!
 //! One task. It sleeps until the earliest lane that is due, admitted and wanted, asks for as many jobs as
-//! credits, pace, rate and `max_in_flight` allow, and sends them after the commit. Jobs that wait are in the
-//! store alone.
+//! credits, pace, rate and `max_in_flight` allow, and sends them after the commit. A store that several
+//! servers share may give fewer: it keeps the bounds over all of them. Jobs that wait are in the store alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,13 +53,14 @@ impl Inner {
     /// Asks the store for jobs and sends them. Returns false if the outcome is unknown.
     async fn lease(self: &Arc<Self>, asks: Vec<Ask>) -> bool {
         let (now, server, seed) = (self.now(), self.server(), random());
+        let is_shared = self.store.is_shared();
         let request = |ask: &Ask| LeaseRequest {
             lane: ask.lane.clone(),
             count: u32::try_from(ask.workers.len()).unwrap_or(u32::MAX),
             // The workers' bounds were checked with the mean size of the lane's jobs.
             max_bytes: (2 * ask.bytes * ask.workers.len() as u64).max(LEAST_BYTES),
             first_only: ask.first_only,
-            max_in_flight: None,
+            bounds: is_shared.then_some(ask.bounds),
             server,
             now: now.wall,
             seed,
@@ -70,7 +71,8 @@ impl Inner {
         let now = self.now();
         let ended: Vec<Ended> = match leased {
             Ok(leased) => {
-                let sent = asks.iter().zip(leased);
+                // From the last one on: of the lanes that were refused, the first one is next.
+                let sent = asks.iter().zip(leased).rev();
                 sent.flat_map(|(ask, leased)| state.dispatch(ask, leased, now)).collect()
             }
             Err(error) => {

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use damper_core::Code;
-use damper_core::job::{Job, JobEnd, Next, Outcome, Wall};
+use damper_core::job::{Job, JobEnd, Next, Outcome, SharedBounds, Wall};
 use tokio::time::sleep;
 
 use crate::clock::Now;
@@ -17,7 +17,7 @@ use crate::shared::Inner;
 use crate::state::State;
 use crate::state::lease::{Ended, HowEnded};
 use crate::state::worker::WorkerNo;
-use crate::store::{After, Error, FailedDelivery, Record, Settled, SettledBy, Settlement};
+use crate::store::{After, Error, Evidence, FailedDelivery, Record, Settled, SettledBy, Settlement};
 use crate::worker::{Settle, ToWorker};
 
 /// Length of a worker's description.
@@ -74,7 +74,8 @@ impl Inner {
         };
         let Some(record) = record else { return true };
         let now = self.now();
-        let (decided, failure, outcome) = {
+        let outcome = outcome(&how, &record, now.wall);
+        let (decided, failure, evidence) = {
             let mut state = self.state();
             if let Some(worker) = state.workers.get_mut(&no) {
                 // Before the commit, after which the job can be due.
@@ -91,11 +92,12 @@ impl Inner {
             (
                 decided,
                 failure_of(&how, &record, state.name_of(no), now.wall),
-                outcome(&how, &record, now.wall),
+                state.evidence(&record, outcome).filter(|_| self.store.is_shared()),
             )
         };
         let by = SettledBy::Worker;
-        let settled = self.commit_settlement(Settlement { failure, ..settlement(id, by, decided) }).await;
+        let settlement = Settlement { failure, evidence, ..settlement(id, by, decided) };
+        let settled = self.commit_settlement(settlement).await;
         let mut state = self.state();
         state.book(&record, &how, decided.to, settled);
         if is_known {
@@ -200,6 +202,13 @@ impl State {
         Decided::new(job, next, now.wall)
     }
 
+    /// Returns what the end of a delivery shows, for the bounds over all servers.
+    fn evidence(&self, record: &Record, outcome: Outcome) -> Option<Evidence> {
+        let policy = self.policy(&record.lane.queue);
+        let evidence = Evidence { bounds: SharedBounds::from(policy.settings()), outcome };
+        (outcome != Outcome::Unknown).then_some(evidence)
+    }
+
     /// Returns `service/instance` of a worker; empty if its stream has ended.
     fn name_of(&self, no: WorkerNo) -> String {
         let worker = self.workers.get(&no).map(|worker| &worker.identity);
@@ -235,7 +244,8 @@ fn counters(record: &Record, token: u64) -> Job {
 fn settlement(id: LeaseId, by: SettledBy, decided: Decided) -> Settlement {
     let LeaseId { job: job_id, delivery, token, store: _ } = id;
     let Decided { to, at, job, ended } = decided;
-    Settlement { id: job_id, delivery, token, by, to, at, job, ended: ended.to_owned(), failure: None }
+    let ended = ended.to_owned();
+    Settlement { id: job_id, delivery, token, by, to, at, job, ended, failure: None, evidence: None }
 }
 
 /// Returns what is kept of a failed delivery.

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::job::{Outcome, Queue};
+use damper_core::job::Queue;
 
 use crate::clock::Now;
 use crate::id::LeaseId;
@@ -29,7 +29,7 @@ const ALONE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 impl State {
     /// Sends the leased jobs of a request. Returns the leases that must be ended at once.
     pub(crate) fn dispatch(&mut self, ask: &Ask, leased: Leased, now: Now) -> Vec<Ended> {
-        let Leased { jobs, next } = leased;
+        let Leased { jobs, next, refused } = leased;
         let policy = self.policy(&ask.lane.queue);
         let count = jobs.len();
         let unused = ask.workers.get(count..).unwrap_or_default().to_vec();
@@ -49,8 +49,12 @@ impl State {
             }
         }
         self.give_back(ask, &unused, now);
-        if let Some(lane) = self.queue(&ask.lane.queue).lanes.get_mut(&ask.lane.route) {
+        let queue = self.queue(&ask.lane.queue);
+        if let Some(lane) = queue.lanes.get_mut(&ask.lane.route) {
             lane.answered(ask.request, next);
+        }
+        if let Some(refused) = refused {
+            queue.refused(&ask.lane.route, refused, now.time);
         }
         ended
     }
@@ -65,7 +69,7 @@ impl State {
         for no in unused {
             self.unreserve(*no, ask, true);
             let queue = self.queue(&ask.lane.queue);
-            queue.end(&policy, &ask.lane.route, &Outcome::Unknown, now.time);
+            queue.unused(&policy, &ask.lane.route, ask.is_probe, now.time);
         }
     }
 

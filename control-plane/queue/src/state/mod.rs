@@ -7,6 +7,7 @@ pub(crate) mod lease;
 pub(crate) mod plan;
 mod queue;
 pub(crate) mod quota;
+pub(crate) mod refusals;
 mod server_state;
 pub(crate) mod totals;
 pub(crate) mod worker;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use damper_core::Mode;
-use damper_core::job::Queue;
+use damper_core::job::{Queue, SharedBounds};
 use tokio::time::Instant;
 
 use crate::clock::Now;
@@ -48,6 +48,8 @@ pub(crate) struct Ask {
     pub(crate) first_only: bool,
     /// Number of the request.
     pub(crate) request: u64,
+    /// Bounds of the queue.
+    pub(crate) bounds: SharedBounds,
     /// Reserved bytes per job.
     pub(crate) bytes: u64,
     /// The callee fails: one job, to find out whether it still does.
@@ -204,8 +206,8 @@ impl Pass<'_> {
         let (lane, bytes) = (lane.lane.clone(), lane.mean_bytes());
         let is_probe = queue.admit(policy, &lane.route, now)?;
         let eligible = self.eligible(queue, policy, &lane)?;
-        let request = self.request;
-        let ask = Ask { lane, workers: Vec::new(), first_only, request, bytes, is_probe };
+        let (request, bounds) = (self.request, SharedBounds::from(policy.settings()));
+        let ask = Ask { lane, workers: Vec::new(), first_only, request, bounds, bytes, is_probe };
         Ok(Some(Candidate { place, ask, eligible, next: 0 }))
     }
 

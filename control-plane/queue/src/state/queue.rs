@@ -11,9 +11,10 @@ use tokio::time::Instant;
 
 use crate::clock::Now;
 use crate::state::lane::{Held, LaneState};
+use crate::state::refusals::Refusals;
 use crate::state::totals::Totals;
 use crate::state::worker::WorkerNo;
-use crate::store::Lane;
+use crate::store::{Lane, Refused};
 
 /// A queue that has jobs or workers, or had some.
 pub(crate) struct QueueState {
@@ -32,6 +33,8 @@ pub(crate) struct QueueState {
     pub(crate) totals: Totals,
     /// Leases and reservations of this server.
     flow: Flow,
+    /// Refusals of the store.
+    refusals: Refusals,
 }
 
 /// The lanes of a queue, in a fixed order for their turns.
@@ -101,6 +104,7 @@ impl QueueState {
             wake: Wall(0),
             totals: Totals::default(),
             flow: Flow::default(),
+            refusals: Refusals::default(),
         }
     }
 
@@ -128,12 +132,14 @@ impl QueueState {
 
     /// Errors if the queue has no room for a further delivery.
     pub(crate) fn own_room(&self, policy: &Queue, now: Now) -> Result<(), Held> {
-        admitted(self.flow.room(policy.settings(), now.time), now).map(|_| ())
+        let refused = self.refusals.of_queue(now.time);
+        admitted(refused.unwrap_or_else(|| self.flow.room(policy.settings(), now.time)), now).map(|_| ())
     }
 
     /// Returns true if a delivery of a route would be a probe; errors if none may begin.
     pub(crate) fn admit(&self, policy: &Queue, route: &RouteKey, now: Now) -> Result<bool, Held> {
-        admitted(self.flow.admit(policy.settings(), route, now.time), now)
+        let refused = self.refusals.of_callee(route.callee_service(), now.time);
+        admitted(refused.unwrap_or_else(|| self.flow.admit(policy.settings(), route, now.time)), now)
     }
 
     /// Counts a delivery that a request to the store reserves.
@@ -146,9 +152,25 @@ impl QueueState {
         self.flow.resumes(policy.settings(), route, now);
     }
 
-    /// Counts the end of a delivery, or of a reservation that was not used.
+    /// Counts the end of a reservation that was not used.
+    pub(crate) fn unused(&mut self, policy: &Queue, route: &RouteKey, was_probe: bool, now: Time) {
+        self.flow.unused(policy.settings(), route, was_probe, now);
+        self.is_dirty = true;
+    }
+
+    /// The store refused jobs of this route. By a bound of the whole queue: the lane keeps its place, the
+    /// first one of the next pass.
+    pub(crate) fn refused(&mut self, route: &RouteKey, refused: Refused, now: Time) {
+        let is_for_all = self.refusals.add(route.callee_service(), refused, now);
+        if is_for_all && let Some(place) = self.lanes.places.get(route) {
+            self.lanes.cursor = *place;
+        }
+    }
+
+    /// Counts the end of a delivery.
     pub(crate) fn end(&mut self, policy: &Queue, route: &RouteKey, outcome: &Outcome, now: Time) {
         self.flow.ended(policy.settings(), route, outcome, now);
+        self.refusals.ended(route.callee_service());
         self.is_dirty = true;
     }
 }

@@ -5,8 +5,9 @@
 //! an order key waits behind another.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use damper_core::job::{Job, Wall};
+use damper_core::job::{HoldReason, Job, Outcome, SharedBounds, Wall};
 
 use super::error::Error;
 use super::record::{Body, FailedDelivery, JobId, Lane, Record, ServerId, State};
@@ -51,6 +52,18 @@ pub struct Settlement {
     pub ended: String,
     /// Appended to the failures.
     pub failure: Option<FailedDelivery>,
+    /// What the end shows of the callee; `None`: nothing, or the store is not shared.
+    pub evidence: Option<Evidence>,
+}
+
+/// What the end of a delivery shows of its callee, for the bounds of the queue over all servers. Counted if
+/// the settlement is applied, or replaces another.
+#[derive(Clone, Copy, Debug)]
+pub struct Evidence {
+    /// Bounds of the queue.
+    pub bounds: SharedBounds,
+    /// How the delivery ended.
+    pub outcome: Outcome,
 }
 
 /// Who ends a delivery.
@@ -102,8 +115,8 @@ pub struct LeaseRequest {
     pub max_bytes: u64,
     /// Only jobs that were never sent: a kill stops retries.
     pub first_only: bool,
-    /// No more leases of the queue than this, those of all servers counted; `None`: not checked.
-    pub max_in_flight: Option<u32>,
+    /// Bounds of the queue over all servers; `None`: not checked. Only a shared store checks them.
+    pub bounds: Option<SharedBounds>,
     /// Keeper of the leases.
     pub server: ServerId,
     /// Present time of the store's clock.
@@ -151,6 +164,9 @@ pub struct Committed {
     pub claims: Vec<Option<Record>>,
     /// Leased jobs per request.
     pub leases: Vec<Deliveries>,
+    /// Why a request got fewer jobs than it asked for, per lease request; `None`: not by a bound. Empty: the
+    /// store is not shared.
+    pub refused: Vec<Option<Refused>>,
     /// When the next job of the lane is due, per lease request, after the leases of this batch.
     pub next_due: Vec<NextDue>,
     /// Result per submission.
@@ -159,6 +175,15 @@ pub struct Committed {
     pub changes: Vec<bool>,
     /// Lanes in which a job now waits, each with the earliest such time: the scheduler's wake-up.
     pub due: Vec<(Arc<Lane>, Wall)>,
+}
+
+/// Why a request did not get all jobs that it asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The bound.
+    pub why: HoldReason,
+    /// When to ask again; `None`: when a delivery of any server has ended.
+    pub wait: Option<Duration>,
 }
 
 /// When the next waiting job of a lane is due.

@@ -131,4 +131,8 @@ pub trait Store: Send + Sync + 'static {
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>>;
     /// Returns the identity of the store: leases of another one are void.
     fn id(&self) -> u64;
+    /// Returns true if several servers can use the store: then it keeps the bounds of the queues over all.
+    fn is_shared(&self) -> bool {
+        false
+    }
 }

@@ -22,8 +22,8 @@ pub mod redb;
 mod tally;
 
 pub use batch::{
-    After, Batch, Change, ChangeTo, Committed, Deliveries, LeaseClaim, LeaseRequest, NextDue, Settled,
-    SettledBy, Settlement, Submitted,
+    After, Batch, Change, ChangeTo, Committed, Deliveries, Evidence, LeaseClaim, LeaseRequest, NextDue,
+    Refused, Settled, SettledBy, Settlement, Submitted,
 };
 pub(crate) use clock::now;
 pub use error::Error;

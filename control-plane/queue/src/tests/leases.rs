@@ -262,7 +262,7 @@ async fn lease_of_an_unknown_commit_is_given_back() {
         count: 1,
         max_bytes: u64::MAX,
         first_only: false,
-        max_in_flight: None,
+        bounds: None,
         server: rig.store.inner.beat(Vec::new()).await.unwrap().server,
         now: rig.now(),
         seed: 7,

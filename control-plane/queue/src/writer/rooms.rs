@@ -6,8 +6,8 @@ use std::iter::repeat;
 use tokio::sync::oneshot;
 
 use crate::store::{
-    Batch, Body, Change, Committed, Error, LeaseClaim, LeaseRequest, NextDue, Record, Settled, Settlement,
-    Submitted,
+    Batch, Body, Change, Committed, Error, LeaseClaim, LeaseRequest, NextDue, Record, Refused, Settled,
+    Settlement, Submitted,
 };
 
 /// Operations of one commit.
@@ -33,6 +33,8 @@ pub struct Leased {
     pub jobs: Vec<(Record, Body)>,
     /// When the next job of the lane is due.
     pub next: NextDue,
+    /// Why there are fewer jobs than the request asked for; `None`: not by a bound over all servers.
+    pub refused: Option<Refused>,
 }
 
 /// An operation of the first room.
@@ -206,8 +208,9 @@ impl Answers {
         send_each(self.settlements, committed.settlements);
         send_each(self.claims, committed.claims);
         let next_due = committed.next_due.into_iter().chain(repeat(NextDue::default()));
-        let leased = committed.leases.into_iter().zip(next_due);
-        let mut leased = leased.map(|(jobs, next)| Leased { jobs, next });
+        let refused = committed.refused.into_iter().chain(repeat(None));
+        let leased = committed.leases.into_iter().zip(next_due).zip(refused);
+        let mut leased = leased.map(|((jobs, next), refused)| Leased { jobs, next, refused });
         for (requests, answer) in self.leases {
             send_each([answer], [leased.by_ref().take(requests).collect()]);
         }

@@ -31,6 +31,7 @@ impl InFlight {
             changes: changes.iter().map(|_| true).collect(),
             due: submissions.iter().map(|(job, _)| (job.lane.clone(), job.at)).collect(),
             next_due: leases.iter().map(|_| NextDue::default()).collect(),
+            refused: Vec::new(),
         };
         self.end.send(Ok(committed)).unwrap();
     }
@@ -165,6 +166,7 @@ fn settlement(number: u64) -> Settlement {
         job: counters(),
         ended: String::new(),
         failure: None,
+        evidence: None,
     }
 }
 
@@ -178,7 +180,7 @@ fn lease(number: u64, count: u32) -> LeaseRequest {
         count,
         max_bytes: u64::MAX,
         first_only: false,
-        max_in_flight: None,
+        bounds: None,
         server: ServerId(1),
         now: Wall(0),
         seed: number,

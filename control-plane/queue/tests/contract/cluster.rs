@@ -205,10 +205,11 @@ impl Session {
         self.until("select cardinality(pg_blocking_pids($1)) > 0", other.process).await;
     }
 
-    async fn until(&self, sql: &str, process: i32) {
+    /// Waits until a statement with this parameter returns true.
+    pub(crate) async fn until(&self, sql: &str, parameter: i32) {
         let deadline = Instant::now() + START;
-        while !self.client.query_one(sql, &[&process]).await.unwrap().get::<_, bool>(0) {
-            assert!(Instant::now() < deadline, "never true for {process}: {sql}");
+        while !self.client.query_one(sql, &[&parameter]).await.unwrap().get::<_, bool>(0) {
+            assert!(Instant::now() < deadline, "never true for {parameter}: {sql}");
         }
     }
 }

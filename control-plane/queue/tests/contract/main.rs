@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by its panic")]
 
+mod bounds;
 mod cluster;
 mod disk;
 mod faults;
@@ -11,4 +12,5 @@ mod postgres;
 mod power;
 mod redb;
 mod relay;
+mod schedulers;
 mod suite;

@@ -39,6 +39,7 @@ impl Model {
                 .zip(leased)
                 .map(|(request, leased)| self.lease(request, leased))
                 .collect(),
+            refused: Vec::new(),
             next_due: batch.leases.iter().map(|request| self.next_due(&request.lane)).collect(),
             submissions: batch.submissions.iter().map(|(job, body)| self.submit(job, body)).collect(),
             changes: batch.changes.iter().map(|change| self.change(change)).collect(),
@@ -108,12 +109,7 @@ impl Model {
         due.retain(|job| job.state == State::Waiting && job.lane == request.lane && job.at <= request.now);
         due.retain(|job| !request.first_only || (job.job.sends_before == 0 && job.job.attempts == 0));
         due.sort_by_key(|job| (job.at, job.id));
-        let is_in_flight = |job: &&(Record, Option<Body>)| {
-            job.0.state.kind() == StateKind::Leased && job.0.lane.queue == request.lane.queue
-        };
-        let in_flight = self.jobs.values().filter(is_in_flight).count();
-        let allowed = request.max_in_flight.map_or(usize::MAX, |max| max as usize);
-        due.truncate(allowed.saturating_sub(in_flight).min(request.count as usize));
+        due.truncate(request.count as usize);
         let mut bytes = 0;
         due.retain(|job| {
             let has_room = bytes < request.max_bytes;

@@ -156,7 +156,7 @@ impl World {
             count: self.rng.u32(0..4),
             max_bytes: [0, 1, 300, 1 << 20][self.rng.usize(0..4)],
             first_only: self.rng.u32(0..3) == 0,
-            max_in_flight: (self.rng.u32(0..3) == 0).then(|| self.rng.u32(0..5)),
+            bounds: None,
             server: SERVERS[self.rng.usize(0..3)],
             now: self.now,
             seed: self.rng.u64(..),
@@ -207,6 +207,7 @@ impl World {
             job: self.counters(),
             ended: "over".to_owned(),
             failure: failed,
+            evidence: None,
         })
     }
 

@@ -118,8 +118,7 @@ async fn writer_carries_whole_lives_of_many_callers() {
         job.lane = lane.clone();
         job.order_key = None;
         job.at = world.now;
-        let request =
-            LeaseRequest { lane: lane.clone(), count: 1, max_in_flight: None, ..world.lease_request() };
+        let request = LeaseRequest { lane: lane.clone(), count: 1, ..world.lease_request() };
         let request = LeaseRequest { max_bytes: 1, first_only: false, ..request };
         let writer = writer.clone();
         tokio::spawn(async move {
@@ -137,6 +136,7 @@ async fn writer_carries_whole_lives_of_many_callers() {
                 job: job.job,
                 ended: String::new(),
                 failure: None,
+                evidence: None,
             };
             assert_eq!(writer.settle(settlement).await, Ok(Settled::Applied));
         })

@@ -68,7 +68,7 @@ pub(crate) async fn scarce_lane(bench: &mut impl Bench) {
         count: 50,
         max_bytes: 1 << 20,
         first_only: false,
-        max_in_flight: None,
+        bounds: None,
         server: SERVERS[0],
         now: Wall(MANY + 1),
         seed,

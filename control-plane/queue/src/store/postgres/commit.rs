@@ -8,15 +8,17 @@
 //! Leases are selected by their index, so what came before them is written first.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::connection::Stop;
+use super::flow::{Flows, Shown};
 use super::flush::{flush, flush_heads};
 use super::lease;
 use super::load::{Loader, add_lanes};
 use super::workspace::{Miss, Scoped, Workspace};
 use crate::store::apply;
-use crate::store::batch::{Batch, Committed};
-use crate::store::record::{JobId, ServerId};
+use crate::store::batch::{Batch, Committed, Evidence, Settled};
+use crate::store::record::{JobId, Lane, ServerId};
 
 /// Runs a batch in a transaction. On an error the transaction is still open.
 pub(super) async fn commit(loader: &Loader, batch: &Batch, server: ServerId) -> Result<Committed, Stop> {
@@ -31,9 +33,17 @@ pub(super) async fn commit(loader: &Loader, batch: &Batch, server: ServerId) -> 
     committed.settlements = each(loader, &mut work, settlements, apply::settle).await?;
     committed.claims = each(loader, &mut work, claims, apply::claim).await?;
 
+    let shown = shown(&work, batch, &committed.settlements);
+    let shown: Vec<Shown<'_>> = shown.iter().map(|(lane, evidence)| (&**lane, evidence)).collect();
     if !leases.is_empty() {
+        // The counts of leases must be without the ones that have ended.
         flush(loader, &mut work, server).await?;
-        committed.leases = lease::lease(loader, &mut work, leases, server).await?;
+    }
+    let mut flows = Flows::open(loader, leases, &shown).await?;
+
+    if !leases.is_empty() {
+        (committed.leases, committed.refused) =
+            lease::lease(loader, &mut work, &mut flows, leases, server).await?;
         flush(loader, &mut work, server).await?;
         committed.next_due = lease::next_due(loader, leases).await?;
     }
@@ -44,6 +54,7 @@ pub(super) async fn commit(loader: &Loader, batch: &Batch, server: ServerId) -> 
     committed.changes = each(loader, &mut work, changes, apply::change).await?;
 
     flush(loader, &mut work, server).await?;
+    work.is_changed |= flows.save(loader).await?;
     committed.due = work.woken.drain().map(|(_, woken)| woken).collect();
     if work.is_changed {
         flush_heads(loader, &work).await?;
@@ -52,6 +63,17 @@ pub(super) async fn commit(loader: &Loader, batch: &Batch, server: ServerId) -> 
         loader.connection.batch("rollback").await?;
     }
     Ok(committed)
+}
+
+/// Returns what the settlements that count show of their callees.
+fn shown(work: &Workspace, batch: &Batch, settled: &[Settled]) -> Vec<(Arc<Lane>, Evidence)> {
+    let ends = batch.settlements.iter().zip(settled);
+    let counts = ends.filter(|(_, settled)| matches!(settled, Settled::Applied | Settled::Replaced));
+    let shown = counts.filter_map(|(end, _)| {
+        let job = work.jobs.get(&end.id)?.now.as_ref()?;
+        Some((job.lane.clone(), end.evidence?))
+    });
+    shown.collect()
 }
 
 /// Runs the operations of a part, and loads what one misses.

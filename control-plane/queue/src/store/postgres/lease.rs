@@ -7,16 +7,16 @@
 use std::collections::{HashMap, HashSet};
 
 use damper_core::job::Wall;
-use sha2::{Digest as _, Sha256};
 use tokio_postgres::Row;
 
 use super::connection::Stop;
+use super::flow::Flows;
 use super::flush::{flush, time};
 use super::load::{Loader, job_id};
 use super::reads::wall;
 use super::workspace::Workspace;
 use crate::store::apply;
-use crate::store::batch::{Deliveries, LeaseRequest, NextDue};
+use crate::store::batch::{Deliveries, LeaseRequest, NextDue, Refused};
 use crate::store::encoding::{damaged, decode_body};
 use crate::store::record::{Body, JobId, Record, ServerId};
 
@@ -29,96 +29,101 @@ const DUE: &str = "with request as (select * from unnest($1::int[], $2::bool[], 
      skip locked) j) \
      select id, record, number from first union all select id, record, number from again";
 
-/// Leases jobs. Requests that depend on the ones before are separate statements: those of the same lane, and
-/// those with a bound of their queue.
+/// Jobs of each request, and why one got fewer than it asked for.
+type Answers = (Vec<Deliveries>, Vec<Option<Refused>>);
+
+/// Leases jobs. Requests of the same lane are separate statements, since each depends on the one before.
 pub(super) async fn lease(
     loader: &Loader,
     work: &mut Workspace,
+    flows: &mut Flows,
     requests: &[LeaseRequest],
     server: ServerId,
-) -> Result<Vec<Deliveries>, Stop> {
-    let mut results = Vec::with_capacity(requests.len());
+) -> Result<Answers, Stop> {
+    let (mut results, mut refused) = (Vec::with_capacity(requests.len()), Vec::new());
     let mut rest = requests;
     while !rest.is_empty() {
-        let (now, later) = rest.split_at(independent(rest));
+        let mut lanes = HashSet::new();
+        let independent = rest.iter().take_while(|request| lanes.insert(&request.lane)).count();
+        let (now, later) = rest.split_at(independent);
         rest = later;
-        let allowed = match now {
-            [request] => allowed(loader, request).await?,
-            _ => u64::MAX,
-        };
-        results.extend(lease_together(loader, work, now, allowed).await?);
+        let (jobs, why) = lease_together(loader, work, flows, now).await?;
+        results.extend(jobs);
+        refused.extend(why);
         if !rest.is_empty() {
             flush(loader, work, server).await?;
         }
     }
-    Ok(results)
-}
-
-/// Returns how many requests from the first on can share a statement.
-fn independent(requests: &[LeaseRequest]) -> usize {
-    let mut lanes = HashSet::new();
-    let alone = |request: &LeaseRequest| request.max_in_flight.is_some();
-    let together =
-        requests.iter().take_while(|request| !alone(request) && lanes.insert(&request.lane)).count();
-    together.max(1)
-}
-
-/// Returns how many leases the bound of the queue leaves. The lock makes the count exact over all servers.
-async fn allowed(loader: &Loader, request: &LeaseRequest) -> Result<u64, Stop> {
-    let Some(most) = request.max_in_flight else { return Ok(u64::MAX) };
-    let queue = &request.lane.queue;
-    let digest: [u8; 32] = Sha256::digest(format!("damper queue {queue}")).into();
-    let lock = i64::from_be_bytes(*digest.first_chunk().expect("a SHA-256 has 32 bytes"));
-    loader.connection.query("select pg_advisory_xact_lock($1)", &[&lock]).await?;
-    let sql = "select coalesce(sum(leased), 0)::bigint from tally join lane on lane.id = tally.lane where queue = $1";
-    let rows = loader.connection.query(sql, &[queue]).await?;
-    let leased: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
-    Ok(u64::from(most).saturating_sub(leased.cast_unsigned()))
+    Ok((results, refused))
 }
 
 async fn lease_together(
     loader: &Loader,
     work: &mut Workspace,
+    flows: &mut Flows,
     requests: &[LeaseRequest],
-    allowed: u64,
-) -> Result<Vec<Deliveries>, Stop> {
-    let most = |request: &LeaseRequest| u64::from(request.count).min(allowed);
-    let mut due = due(loader, requests, most).await?;
+) -> Result<Answers, Stop> {
+    let most: Vec<u64> = requests.iter().map(|request| u64::from(flows.room(request).unwrap_or(0))).collect();
+    let mut due = due(loader, requests, &most).await?;
     let mut leased: Vec<Vec<Record>> = Vec::with_capacity(requests.len());
-    for (index, request) in requests.iter().enumerate() {
+    let mut refused = Vec::with_capacity(requests.len());
+    for (index, (request, most)) in requests.iter().zip(most).enumerate() {
         let mut jobs = due.remove(&index).unwrap_or_default();
         jobs.sort_by_key(|job| (job.at, job.id));
-        jobs.truncate(usize::try_from(most(request)).unwrap_or(usize::MAX));
-        let (mut taken, mut bytes) = (Vec::new(), 0);
-        for old in jobs {
-            if bytes >= request.max_bytes {
-                break;
-            }
-            bytes += u64::from(old.body_bytes);
-            work.loaded(old.id, Some(old.clone()));
-            let new = work.run(|work| apply::lease(work, &old, request));
-            taken.push(new.map_err(|miss| damaged(old.id, &format!("lease needs {miss:?}")))?);
+        jobs.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        let (taken, why) = take(work, flows, request, jobs)?;
+        let is_short = taken.len() as u64 == most && most < u64::from(request.count);
+        let why = why.or_else(|| flows.room(request).err().filter(|_| is_short));
+        if let Some(Refused { why, .. }) = why {
+            flows.refused(request, why);
         }
         leased.push(taken);
+        refused.push(why);
     }
     let mut bodies = bodies(loader, leased.iter().flatten()).await?;
     let mut with_body = |job: Record| {
         let body = bodies.remove(&job.id).ok_or_else(|| damaged(job.id, "no body"))?;
         Ok((job, body))
     };
-    leased.into_iter().map(|jobs| jobs.into_iter().map(&mut with_body).collect()).collect()
+    let with_bodies = leased.into_iter().map(|jobs| jobs.into_iter().map(&mut with_body).collect());
+    Ok((with_bodies.collect::<Result<_, Stop>>()?, refused))
+}
+
+/// Leases due jobs as far as the bytes of the request and the bounds of the queue allow, of which the
+/// requests before have used a part. Returns the bound that ended it.
+fn take(
+    work: &mut Workspace,
+    flows: &mut Flows,
+    request: &LeaseRequest,
+    jobs: Vec<Record>,
+) -> Result<(Vec<Record>, Option<Refused>), Stop> {
+    let (mut taken, mut bytes) = (Vec::new(), 0);
+    for old in jobs {
+        if bytes >= request.max_bytes {
+            break;
+        }
+        if let Err(refused) = flows.room(request) {
+            return Ok((taken, Some(refused)));
+        }
+        bytes += u64::from(old.body_bytes);
+        work.loaded(old.id, Some(old.clone()));
+        let new = work.run(|work| apply::lease(work, &old, request));
+        taken.push(new.map_err(|miss| damaged(old.id, &format!("lease needs {miss:?}")))?);
+        flows.begins(request);
+    }
+    Ok((taken, None))
 }
 
 /// Returns due jobs by the index of their request, in no order.
 async fn due(
     loader: &Loader,
     requests: &[LeaseRequest],
-    most: impl Fn(&LeaseRequest) -> u64,
+    most: &[u64],
 ) -> Result<HashMap<usize, Vec<Record>>, Stop> {
     let lanes = numbers(loader, requests);
     let first: Vec<bool> = requests.iter().map(|request| request.first_only).collect();
     let now: Vec<i64> = requests.iter().map(|request| time(request.now)).collect();
-    let most: Vec<i64> = requests.iter().map(|request| time(Wall(most(request)))).collect();
+    let most: Vec<i64> = most.iter().map(|most| time(Wall(*most))).collect();
     let rows = loader.connection.query(DUE, &[&lanes, &first, &now, &most]).await?;
     let jobs = loader.records(&rows).await?;
     let mut due: HashMap<usize, Vec<Record>> = HashMap::new();

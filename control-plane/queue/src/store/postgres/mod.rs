@@ -10,6 +10,7 @@
 mod check;
 mod commit;
 mod connection;
+mod flow;
 mod flush;
 mod lease;
 mod load;
@@ -335,6 +336,10 @@ impl Store for PostgresStore {
 
     fn id(&self) -> u64 {
         self.id
+    }
+
+    fn is_shared(&self) -> bool {
+        true
     }
 }
 

@@ -78,6 +78,24 @@ create table if not exists tally (
     bytes bigint not null,
     primary key (lane, server)
 ) with (fillfactor = 50);
+-- Bounds that all servers keep together. Times in us since 1970, by the clock of the database.
+create table if not exists queue_flow (
+    queue text primary key,
+    next_delivery bigint not null,
+    line_servers bigint[] not null,
+    line_until bigint[] not null
+) with (fillfactor = 50);
+create table if not exists callee_flow (
+    queue text,
+    callee text,
+    failures bigint not null,
+    probe_at bigint not null,
+    pace bigint not null,
+    halved_at bigint,
+    primary key (queue, callee)
+) with (fillfactor = 50);
+create or replace function store_time() returns bigint language sql volatile as
+    'select (extract(epoch from clock_timestamp()) * 1000000)::bigint';
 "#;
 
 /// Checks what durability rests on. Errors with the setting, its value and the required one.

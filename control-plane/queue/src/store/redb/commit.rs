@@ -39,6 +39,7 @@ fn apply_batch(rows: &mut Transaction<'_>, batch: &Batch, full: Option<&str>) ->
         settlements: settlements.iter().map(|end| apply::settle(rows, end)).collect::<Result<_, _>>()?,
         claims: claims.iter().map(|claim| apply::claim(rows, claim)).collect::<Result<_, _>>()?,
         leases: leases.iter().map(|request| lease(rows, request)).collect::<Result<_, _>>()?,
+        refused: Vec::new(),
         next_due: leases.iter().map(|request| rows.next_due(&request.lane)).collect::<Result<_, _>>()?,
         submissions: submissions
             .iter()
@@ -113,7 +114,7 @@ mod tests {
             count: 1,
             max_bytes: 1,
             first_only: false,
-            max_in_flight: None,
+            bounds: None,
             server: ServerId(1),
             now: Wall(2),
             seed: 3,
@@ -138,6 +139,7 @@ mod tests {
             job: record.job,
             ended: String::new(),
             failure: None,
+            evidence: None,
         };
         let settlements = vec![settlement];
         let batch = Batch { settlements, submissions: vec![job(1), job(2)], ..Batch::default() };

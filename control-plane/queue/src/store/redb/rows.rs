@@ -81,7 +81,7 @@ impl<'t> Transaction<'t> {
         let Some(LaneNumber { number, .. }) = self.lanes.read().number(&request.lane) else {
             return Ok(Vec::new());
         };
-        let most = self.allowed(request)?;
+        let most = usize::try_from(request.count).unwrap_or(usize::MAX);
         let mut found = Vec::new();
         for repeat in 0..=u8::from(!request.first_only) {
             let range = (number, repeat, 0, 0)..=(number, repeat, request.now.0, u128::MAX);
@@ -106,20 +106,6 @@ impl<'t> Transaction<'t> {
         };
         let (first, repeat) = (next(0)?, next(1)?);
         Ok(NextDue { any: first.into_iter().chain(repeat).min(), first })
-    }
-
-    /// Returns how many leases a request may have by its queue's bound.
-    fn allowed(&self, request: &LeaseRequest) -> Result<usize, Error> {
-        let mut most = u64::from(request.count);
-        if let Some(max) = request.max_in_flight {
-            let mut leased = 0;
-            for (_, LaneNumber { number, .. }) in self.lanes.read().of_queue(&request.lane.queue) {
-                let change = self.changes.get(&number).map(|(_, tally)| *tally).unwrap_or_default();
-                leased += tally(&self.count, number)?.plus(change).leased;
-            }
-            most = most.min(u64::from(max).saturating_sub(leased.cast_unsigned()));
-        }
-        Ok(usize::try_from(most).unwrap_or(usize::MAX))
     }
 
     pub(super) fn body(&self, job: JobId) -> Result<Body, Error> {
