@@ -15,5 +15,8 @@ pub mod report;
 mod selection;
 pub mod to;
 
+#[cfg(test)]
+mod example;
+
 /// Prefix of annotations on written objects.
 pub(crate) const ANNOTATION: &str = "damper.dev";

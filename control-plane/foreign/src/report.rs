@@ -29,7 +29,7 @@ pub struct Loss {
     pub value: Value,
     /// What becomes of it.
     pub outcome: Outcome,
-    /// What a changed setting becomes, as in a manifest.
+    /// What a changed setting becomes, as in a manifest; none if another setting has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub becomes: Option<Value>,
     /// Reason.
@@ -134,6 +134,8 @@ pub(crate) struct Expressed {
     pub(crate) notes: Vec<(&'static str, String)>,
     /// Reasons, for settings that are changed or lost.
     pub(crate) why: Vec<(&'static str, String)>,
+    /// Settings that become another one, and how.
+    pub(crate) moved: Vec<(&'static str, String)>,
     /// Reason for all other settings, if nothing is written.
     pub(crate) all: Option<All>,
 }
@@ -154,6 +156,10 @@ impl Expressed {
 
     pub(crate) fn why(&mut self, setting: &'static str, why: impl Into<String>) {
         self.why.push((setting, why.into()));
+    }
+
+    pub(crate) fn moved(&mut self, setting: &'static str, why: impl Into<String>) {
+        self.moved.push((setting, why.into()));
     }
 
     /// Returns each setting of the rule. `target` names the target in reasons.
@@ -192,6 +198,9 @@ impl Expressed {
                 (None, None) => return None,
                 (Some(old), Some(new)) if old == new && noted.is_none() => loss(Outcome::Kept, None),
                 (_, Some(_)) => loss(Outcome::Changed, noted.or_else(|| find(&self.why, setting))),
+                (Some(_), None) if find(&self.moved, setting).is_some() => {
+                    loss(Outcome::Changed, find(&self.moved, setting))
+                }
                 (Some(_), None) if idle(setting) => {
                     Loss { idle: true, ..loss(Outcome::Kept, Some(without_effect.to_owned())) }
                 }

@@ -36,17 +36,21 @@ pub(crate) enum Form {
     Covered,
 }
 
-/// Returns the callees with their rules, and the rules that have no callee.
-pub(crate) fn select<'r>(rules: &'r [Rule], options: &Options) -> (Vec<Callee<'r>>, Vec<&'r Rule>) {
+/// Returns the callees with their rules, and the rules that have no callee. `of_one_caller` is true for the
+/// configuration of the chosen caller alone: its patterns need no caller.
+pub(crate) fn select<'r>(
+    rules: &'r [Rule],
+    options: &Options,
+    of_one_caller: bool,
+) -> (Vec<Callee<'r>>, Vec<&'r Rule>) {
     let mut names: Vec<String> = options.callees.clone();
     if names.is_empty() {
         names = rules.iter().filter_map(|rule| exact(&rule.pattern().callee_service)).collect();
     }
     names.sort();
     names.dedup();
-    let callees =
-        names.into_iter().map(|name| callee(name, rules, options)).filter(|callee| !callee.rules.is_empty());
-    let callees: Vec<_> = callees.collect();
+    let callees = names.into_iter().map(|name| callee(name, rules, options, of_one_caller));
+    let callees: Vec<_> = callees.filter(|callee| !callee.rules.is_empty()).collect();
     let homeless = |rule: &&Rule| callees.is_empty() && rule.pattern().callee_service == Part::Any;
     let homeless = rules.iter().filter(homeless).collect();
     (callees, homeless)
@@ -56,7 +60,7 @@ fn exact(part: &Part) -> Option<String> {
     if let Part::Exact(name) = part { Some(name.clone()) } else { None }
 }
 
-fn callee<'r>(name: String, rules: &'r [Rule], options: &Options) -> Callee<'r> {
+fn callee<'r>(name: String, rules: &'r [Rule], options: &Options, of_one_caller: bool) -> Callee<'r> {
     let here = |rule: &&Rule| match &rule.pattern().callee_service {
         Part::Any => true,
         Part::Exact(callee) => *callee == name,
@@ -73,7 +77,7 @@ fn callee<'r>(name: String, rules: &'r [Rule], options: &Options) -> Callee<'r> 
     let mut selected: Vec<Selected<'_>> = Vec::with_capacity(rules.len());
     for rule in &rules {
         let mut pattern = Pattern { callee_service: Part::Exact(name.clone()), ..rule.pattern().clone() };
-        if options.caller.is_some() {
+        if of_one_caller && options.caller.is_some() {
             (pattern.caller_service, pattern.caller_cluster) = (Part::Any, Part::Any);
         }
         selected.push(Selected { rule, pattern, form: Form::Whole });
@@ -139,4 +143,95 @@ impl Selected<'_> {
 /// True for a service of gRPC; HTTP methods and other operations have a colon.
 fn is_grpc(service: &str) -> bool {
     !service.is_empty() && service.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::example::rules;
+
+    const ON: &str = "{ mode: enforce, timeout: 2s, retry: {} }";
+    const OFF: &str = "{ mode: off }";
+    const OBSERVED: &str = "{ mode: observe, retry: {} }";
+
+    /// Returns callee, method and form of all that is selected.
+    fn selected(rules: &[Rule], options: &Options) -> Vec<(String, String, Form)> {
+        let (callees, _) = select(rules, options, true);
+        let parts = |callee: Callee<'_>| {
+            let part = |selected: Selected<'_>| {
+                (callee.name.clone(), selected.pattern.callee_method.to_string(), selected.form)
+            };
+            callee.rules.into_iter().map(part).collect::<Vec<_>>()
+        };
+        callees.into_iter().flat_map(parts).collect()
+    }
+
+    fn chosen(caller: Option<&str>, cluster: Option<&str>, callee: &[&str]) -> Options {
+        Options {
+            callees: callee.iter().map(ToString::to_string).collect(),
+            caller: caller.map(str::to_owned),
+            cluster: cluster.map(str::to_owned),
+            ..Options::default()
+        }
+    }
+
+    fn found(callee: &str, method: &str, form: Form) -> (String, String, Form) {
+        (callee.to_owned(), method.to_owned(), form)
+    }
+
+    #[test]
+    fn rules_of_other_callers_and_clusters_are_left_out() {
+        let rules = rules(&[
+            ("till * b p.S/A", ON),
+            ("checkout * b p.S/B", ON),
+            ("checkout eu b p.S/C", ON),
+            ("* default b p.S/D", ON),
+            ("* * b p.S/E", ON),
+        ]);
+        let methods = |options: &Options| -> Vec<String> {
+            selected(&rules, options).into_iter().map(|(_, method, _)| method).collect()
+        };
+        assert_eq!(methods(&chosen(None, None, &[])).len(), 5);
+        let default = methods(&chosen(Some("checkout"), None, &[]));
+        assert_eq!(default, ["p.S/B", "p.S/D", "p.S/E"]);
+        let eu = methods(&chosen(Some("checkout"), Some("eu"), &[]));
+        assert_eq!(eu, ["p.S/C", "p.S/B", "p.S/E"]);
+    }
+
+    #[test]
+    fn rule_for_all_callees_is_written_for_each() {
+        let rules = rules(&[("* * b p.S/M", ON), ("* * c p.S/M", ON), ("* * * *", ON)]);
+        let all = selected(&rules, &Options::default());
+        let expected = [("b", "p.S/M"), ("b", "*"), ("c", "p.S/M"), ("c", "*")];
+        assert_eq!(all, expected.map(|(callee, method)| found(callee, method, Form::Whole)));
+        let one = selected(&rules, &chosen(None, None, &["d"]));
+        assert_eq!(one, [found("d", "*", Form::Whole)]);
+    }
+
+    #[test]
+    fn rule_for_all_callees_has_none_without_names() {
+        let rules = rules(&[("* * * *", ON)]);
+        let (callees, homeless) = select(&rules, &Options::default(), true);
+        assert_eq!((callees.len(), homeless.len()), (0, 1));
+    }
+
+    #[test]
+    fn rule_that_never_applies_is_covered() {
+        let rules = rules(&[("checkout * b p.S/M", ON), ("* * b p.S/M", ON), ("* * b p.S/N", OFF)]);
+        let of_one = selected(&rules, &chosen(Some("checkout"), None, &[]));
+        let expected = [("p.S/M", Form::Whole), ("p.S/M", Form::Covered), ("p.S/N", Form::OneAttempt)];
+        assert_eq!(of_one, expected.map(|(method, form)| found("b", method, form)));
+        let of_all = selected(&rules, &Options::default());
+        assert!(of_all.iter().all(|(.., form)| *form != Form::Covered), "{of_all:?}");
+    }
+
+    #[test]
+    fn observed_rule_hides_a_wider_rule_alone() {
+        let alone = rules(&[("* * b p.S/M", OBSERVED)]);
+        assert_eq!(selected(&alone, &Options::default()), [found("b", "p.S/M", Form::Unwritten)]);
+        let both = rules(&[("* * b p.S/M", OBSERVED), ("* * b *", ON)]);
+        let forms: Vec<Form> =
+            selected(&both, &Options::default()).into_iter().map(|(.., form)| form).collect();
+        assert_eq!(forms, [Form::OneAttempt, Form::Whole]);
+    }
 }

@@ -2,6 +2,8 @@
 
 use crate::harness::{Serving, damper, manifest, run, text};
 
+/// Every caller, quoted for YAML.
+const ANY: &str = "'*'";
 const RETRIED: &str =
     "{ mode: enforce, timeout: 2s, retry: { max_attempts: 3, codes: { allow: [UNAVAILABLE] } } }";
 const PLAIN: &str = "{ mode: enforce, timeout: 2s }";
@@ -18,7 +20,7 @@ fn offline(args: &[&str], input: &str) -> crate::harness::Ended {
 
 #[test]
 fn losses_are_reported_next_to_the_documents() {
-    let rule = manifest("*", RETRIED);
+    let rule = manifest(ANY, RETRIED);
     let ended = offline(&["to", "istio"], &rule);
     assert!(ended.out.starts_with("---\n") && ended.out.contains("kind: VirtualService"), "{ended:?}");
     assert!(ended.err.contains("  lost    policy.retry_breaker"), "{ended:?}");
@@ -30,7 +32,7 @@ fn losses_are_reported_next_to_the_documents() {
 
 #[test]
 fn report_is_json_on_request() {
-    let ended = offline(&["to", "istio", "-o", "json", "--accept", "lost"], &manifest("*", RETRIED));
+    let ended = offline(&["to", "istio", "-o", "json", "--accept", "lost"], &manifest(ANY, RETRIED));
     let report: serde_json::Value = serde_json::from_str(&ended.err).unwrap();
     assert_eq!(report["outcome"], "lost");
     assert_eq!(report["rules"][0]["rule"], "* * inventory inventory.v1.Inventory/Reserve");
@@ -39,13 +41,13 @@ fn report_is_json_on_request() {
 
 #[test]
 fn rule_that_its_target_keeps_ends_well() {
-    let ended = offline(&["to", "grpc-service-config"], &manifest("*", PLAIN));
+    let ended = offline(&["to", "grpc-service-config"], &manifest(ANY, PLAIN));
     assert_eq!(ended.json()["methodConfig"][0]["timeout"], "2s");
 }
 
 #[test]
 fn language_decides_about_hedging() {
-    let rule = manifest("*", "{ mode: enforce, hedge: { delay: { fixed: 5ms }, max_hedges: 1 } }");
+    let rule = manifest(ANY, "{ mode: enforce, hedge: { delay: { fixed: 5ms }, max_hedges: 1 } }");
     let to = ["to", "grpc-service-config", "--accept", "lost", "--language"];
     let hedging = |language| {
         let json = offline(&[&to[..], &[language]].concat(), &rule).json();
@@ -59,7 +61,7 @@ fn language_decides_about_hedging() {
 fn callers_that_differ_must_be_chosen() {
     let rules = format!("{}---\n{}", manifest("checkout", PLAIN), manifest("till", RETRIED));
     let refused = offline(&["to", "grpc-service-config"], &rules).failed(65);
-    assert!(refused.contains("say --caller"), "{refused}");
+    assert!(refused.contains("add --caller"), "{refused}");
     let chosen = offline(&["to", "grpc-service-config", "--caller", "checkout"], &rules).json();
     assert!(chosen["methodConfig"][0].get("retryPolicy").is_none(), "{chosen}");
     let labels = ["to", "istio", "--caller-label", "app", "--accept", "lost"];
@@ -69,16 +71,17 @@ fn callers_that_differ_must_be_chosen() {
 
 #[test]
 fn option_of_another_target_is_refused() {
-    let refused = offline(&["to", "istio", "--port", "80"], &manifest("*", PLAIN)).failed(64);
+    let refused = offline(&["to", "istio", "--port", "80"], &manifest(ANY, PLAIN)).failed(64);
     assert!(refused.contains("--port: is only for linkerd and gateway-api"), "{refused}");
-    offline(&["to", "kitex", "--chain-flag"], &manifest("*", RETRIED)).failed(65);
-    offline(&["to", "istio", "--callee", "stock"], &manifest("*", PLAIN)).failed(66);
+    let refused = offline(&["to", "kitex", "--chain-flag"], &manifest(ANY, RETRIED)).failed(64);
+    assert!(refused.contains("--chain-flag: is only for istio and envoy"), "{refused}");
+    offline(&["to", "istio", "--callee", "stock"], &manifest(ANY, PLAIN)).failed(66);
 }
 
 #[test]
 fn check_finds_what_is_deployed_otherwise() {
     let server = Serving::start();
-    server.apply(&manifest("*", RETRIED));
+    server.apply(&manifest(ANY, RETRIED));
     let deployed = server.run(&["rules", "to", "istio", "--accept", "lost"]).ok();
     let live = server.file("live.yaml", &deployed);
     let check = ["rules", "to", "istio", "--check", "-f", text(&live)];
@@ -104,6 +107,6 @@ fn unsaid_retries_of_istio_become_an_observed_rule() {
 #[test]
 fn bad_source_is_refused_with_its_place() {
     let refused = offline(&["from", "grpc-service-config"], "{ \"methodConfig\": [] }").failed(65);
-    assert!(refused.contains("say --callee") && refused.contains("in.yaml:1"), "{refused}");
+    assert!(refused.contains("add --callee") && refused.contains("in.yaml:1"), "{refused}");
     offline(&["from", "istio"], "kind: Service\n").failed(65);
 }

@@ -171,7 +171,7 @@ fn pattern(
     let known = [&options.caller_label, &options.cluster_label];
     for key in matched.source_labels.keys().filter(|key| !known.contains(&&Some((*key).clone()))) {
         let message =
-            format!("the label {key} is no part of the rule; say --caller-label or --cluster-label");
+            format!("the label {key} is no part of the rule; add --caller-label or --cluster-label");
         findings.push(finding(&join(path, "sourceLabels"), message));
     }
     let method = matched.uri.as_ref().map_or(Some("*".to_owned()), method);

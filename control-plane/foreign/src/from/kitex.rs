@@ -58,7 +58,7 @@ pub(super) fn read(value: Value, path: &str, reader: &mut Reader<'_>) {
     };
     let options = reader.options;
     let Some(callee) = &options.callee else {
-        return reader.fault(path, "a policy of Kitex does not name its callee; say --callee");
+        return reader.fault(path, "a policy of Kitex does not name its callee; add --callee");
     };
     for (name, value) in policies {
         let path = join(path, &name);
@@ -67,7 +67,7 @@ pub(super) fn read(value: Value, path: &str, reader: &mut Reader<'_>) {
             ("*", _) => "*".to_owned(),
             (name, Some(service)) => format!("{service}/{name}"),
             (_, None) => {
-                reader.fault(&path, "a policy of Kitex does not name the method's service; say --service");
+                reader.fault(&path, "a policy of Kitex does not name the method's service; add --service");
                 continue;
             }
         };

@@ -241,3 +241,6 @@ fn key(caller: Option<&str>, cluster: Option<&str>, callee: &str, method: &str) 
 fn code(name: &str) -> Option<Code> {
     Code::ALL.into_iter().find(|code| code.name() == name)
 }
+
+#[cfg(test)]
+mod tests;

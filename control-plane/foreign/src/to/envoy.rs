@@ -1,9 +1,10 @@
 //! To Envoy: the routes of a virtual host, and the circuit breakers of the callee's cluster.
 //!
 //! Without `timeout` Envoy ends a call after 15 s, so a rule without one writes 0. Without a threshold a
-//! cluster retries three calls at a time, so the threshold is written.
+//! cluster retries three calls at a time, so the threshold is written. Calls that no route matches would
+//! fail; the last route takes them.
 
-use damper_core::Policy;
+use damper_core::{MethodPart, Policy};
 use serde_json::{Value, json};
 
 use super::retry_policy::{ClusterBudget, Max, express, retry_policy};
@@ -22,7 +23,14 @@ pub(super) fn write(callee: &Callee<'_>, options: &Options, translation: &mut Tr
     if parts.is_empty() {
         return;
     }
-    let routes: Vec<Value> = parts.into_iter().map(|(_, route)| route).collect();
+    let all = parts.iter().any(|(selected, _)| selected.pattern.callee_method == MethodPart::Any);
+    let mut routes: Vec<Value> = parts.into_iter().map(|(_, route)| route).collect();
+    if !all {
+        let action = json!({ "cluster": callee.name, "timeout": "0s" });
+        routes.push(json!({ "match": { "prefix": "/" }, "route": action }));
+        let name = &callee.name;
+        translation.notes.push(format!("calls of {name} without a rule have no time limit and no retries"));
+    }
     let threshold = match &budget {
         ClusterBudget::Same(budget) => json!({
             "retry_budget": {
@@ -53,7 +61,6 @@ fn route(
     let mut expressed = Expressed::default();
     let timeout = policy.timeout.map(up_to_millis);
     expressed.policy.timeout = timeout.map(wire);
-    expressed.why("timeout", "Envoy counts milliseconds");
     let mut action = json!({ "cluster": cluster, "timeout": seconds(timeout.unwrap_or_default()) });
     let mut written = policy.retry.as_ref().and_then(|retry| retry_policy(retry, Max::Own));
     if let Some(written) = &mut written {

@@ -131,8 +131,7 @@ fn matched(selected: &Selected<'_>, options: &Options, refused: &mut Vec<String>
             (Part::Any, _) => {}
             (Part::Exact(name), Some(label)) => set(&mut labels, label, Some(name.as_str())),
             (Part::Exact(name), None) => {
-                refused
-                    .push(format!("{setting}: {name} needs the label of pods that has it; express {option}"));
+                refused.push(format!("{setting}: {name} needs the label of pods that has it; add {option}"));
             }
         }
     }

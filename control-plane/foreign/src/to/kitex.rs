@@ -135,16 +135,25 @@ fn hedge(
 
 /// Returns the time after which no retry starts: the rule's own, else its limit of the call.
 fn limit(policy: &Policy, expressed: &mut Expressed) -> Result<Option<Duration>, Vec<String>> {
+    let hedges = policy.hedge.as_ref().is_some_and(|hedge| matches!(hedge.delay, HedgeDelay::Fixed(_)));
+    if policy.retry.is_none() && !hedges {
+        expressed.why("timeout", "Kitex's limit of a call is the client's rpc timeout");
+        return Ok(None);
+    }
     let own = policy.retry.as_ref().and_then(|retry| retry.max_duration);
     let (setting, limit) = match (own, policy.timeout) {
-        (Some(own), _) => ("policy.retry.max_duration", own),
-        (None, Some(timeout)) => ("policy.timeout", timeout),
+        (Some(own), _) => {
+            expressed.why("timeout", "max_duration_ms is policy.retry.max_duration, and ends no call");
+            ("policy.retry.max_duration", own)
+        }
+        (None, Some(timeout)) => {
+            let becomes =
+                "max_duration_ms ends no call: it stops further retries, as policy.retry.max_duration";
+            expressed.moved("timeout", becomes);
+            ("policy.timeout", timeout)
+        }
         (None, None) => return Ok(None),
     };
-    expressed.why(
-        "timeout",
-        "max_duration_ms ends no call: it stops further retries, as policy.retry.max_duration",
-    );
     if whole_millis(limit).is_none() {
         return Err(vec![format!("{setting}: Kitex takes whole milliseconds, not {}", seconds(limit))]);
     }

@@ -22,7 +22,7 @@ pub(super) fn write(
     translation: &mut Translation,
 ) -> Result<(), String> {
     let host = host(&callee.name)?;
-    let port = options.port.ok_or("a route needs the port of the callee's Service; express --port")?;
+    let port = options.port.ok_or("a route needs the port of the callee's Service; add --port")?;
     let parts = each(callee, "Linkerd", translation, |selected, policy| route(selected, policy, host, port));
     for (number, (_, mut route)) in parts.into_iter().enumerate() {
         if let Some(metadata) = route.get_mut("metadata") {

@@ -1,6 +1,6 @@
 //! From rules to a target: its documents, and the report of each rule.
 //!
-//! A target states for one rule what it writes and what that means as a policy ([`Expressed`]), or why it
+//! A target states for one rule what it writes and what that means as a policy (`Expressed`), or why it
 //! would refuse it; then it puts the parts of a callee's rules together.
 
 mod chain_flag;
@@ -63,10 +63,11 @@ impl Translation {
 /// # Errors
 /// Each reason why nothing can be written, such as a missing option.
 pub fn translate(target: Target, rules: &[Rule], options: &Options) -> Result<Translation, Vec<String>> {
-    let (callees, homeless) = select(rules, options);
+    let of_one_caller = matches!(target, Target::Grpc | Target::Envoy | Target::Kitex);
+    let (callees, homeless) = select(rules, options, of_one_caller);
     let mut translation = Translation::default();
     for rule in homeless {
-        let refused = "key.callee_service: * names no callee; express --callee".to_owned();
+        let refused = "key.callee_service: * names no callee; add --callee".to_owned();
         translation.reports.push(not_written(rule, "", REFUSED, vec![refused]));
     }
     let mut problems = Vec::new();
@@ -89,8 +90,9 @@ pub fn translate(target: Target, rules: &[Rule], options: &Options) -> Result<Tr
         };
         problems.extend(done.err());
     }
-    if options.chain_flag && !translation.documents.is_empty() {
+    if options.chain_flag {
         match target {
+            Target::Istio | Target::Envoy if translation.documents.is_empty() => {}
             Target::Istio => translation.documents.push(chain_flag::envoy_filter()),
             Target::Envoy => translation.documents.extend(chain_flag::http_filters()),
             _ => problems.push("--chain-flag: only Envoy and Istio have filters".to_owned()),
@@ -103,7 +105,7 @@ pub fn translate(target: Target, rules: &[Rule], options: &Options) -> Result<Tr
 fn one_caller(callee: &Callee<'_>, options: &Options) -> Result<(), String> {
     match (all_callers(callee), &options.caller) {
         (Ok(()), _) | (_, Some(_)) => Ok(()),
-        (Err(error), None) => Err(format!("{error}; express --caller")),
+        (Err(error), None) => Err(format!("{error}; add --caller")),
     }
 }
 
@@ -240,3 +242,6 @@ fn set(object: &mut Value, field: &str, value: Option<impl Into<Value>>) {
         map.insert(field.to_owned(), value.into());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,6 +78,9 @@ pub(super) fn express(
     } else {
         expressed.why("retry.per_attempt_timeout", "the rule makes one attempt, which has no retry policy");
     }
+    if policy.timeout.is_some() {
+        expressed.note("timeout", "a call that it ends fails as UNAVAILABLE, not DEADLINE_EXCEEDED");
+    }
     for setting in ["hedge.delay", "hedge.max_hedges"] {
         expressed.why(setting, "Envoy hedges only at the per-try timeout");
     }

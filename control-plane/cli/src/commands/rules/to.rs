@@ -163,6 +163,12 @@ impl ToArgs {
             ("--caller-label", self.caller_label.is_some(), target == Target::Istio, "istio"),
             ("--cluster-label", self.cluster_label.is_some(), target == Target::Istio, "istio"),
             (
+                "--chain-flag",
+                self.chain_flag,
+                matches!(target, Target::Istio | Target::Envoy),
+                "istio and envoy",
+            ),
+            (
                 "--port",
                 self.port.is_some(),
                 matches!(target, Target::Linkerd | Target::GatewayApi),
@@ -278,9 +284,9 @@ fn lines(report: &RuleReport) -> Vec<String> {
         lines.push(format!("  lost    {} {}: {}", loss.setting, loss.value, loss.why));
     }
     for loss in of(Outcome::Changed) {
-        let becomes = loss.becomes.clone().unwrap_or_default();
+        let becomes = loss.becomes.as_ref().map_or_else(String::new, |becomes| format!(" -> {becomes}"));
         let why = if loss.why.is_empty() { String::new() } else { format!(": {}", loss.why) };
-        lines.push(format!("  changed {} {} -> {becomes}{why}", loss.setting, loss.value));
+        lines.push(format!("  changed {} {}{becomes}{why}", loss.setting, loss.value));
     }
     let kept: Vec<&str> = of(Outcome::Kept).map(|loss| loss.setting.as_str()).collect();
     if !kept.is_empty() {
