@@ -83,13 +83,14 @@ fn page() -> Result<()> {
     Ok(())
 }
 
-/// Etcd, PostgreSQL, the browser, and services in other languages are real; the tests fail without them.
+/// Etcd, PostgreSQL, Envoy, the browser, and services in other languages are real; tests fail without them.
 /// The binary that some of them run is built with them: the tests of its own package need it.
 fn tests() -> Result<()> {
     Command::cargo()?
         .args(["test", "--workspace", "--all-features", "--no-fail-fast"])
         .env("DAMPER_TEST_ETCD", tools::etcd()?)
         .env("DAMPER_TEST_POSTGRES", tools::postgres()?)
+        .env("DAMPER_TEST_ENVOY", tools::envoy()?)
         .env("CHROMIUM", tools::chromium()?)
         .env("DAMPER_TEST_GO", tools::go()?)
         .env("DAMPER_TEST_MAVEN", tools::maven()?)

