@@ -173,7 +173,7 @@ fn wait_in_vain_returns_what_was_reserved() {
         for _ in 0..100 {
             play_request(&route, arriving(), &[Ends(10, OK)], &[], Endless);
         }
-        let mut fates = |request| {
+        let fates = |request| {
             let script = [Ends(10, UNAVAILABLE); 3];
             (0..100)
                 .map(|_| play_request(&route, arriving(), &script, &[], request).fate())
