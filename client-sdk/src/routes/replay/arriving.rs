@@ -310,7 +310,7 @@ impl http_body::Body for ForwardedBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.size.clone()
+        self.size
     }
 }
 
