@@ -76,7 +76,7 @@ fn status(error: BoxError) -> Result<Status, Reset> {
 }
 
 /// Returns the code with which the peer has reset the stream.
-fn reset(error: &(dyn Error + 'static)) -> Option<h2::Reason> {
+pub(crate) fn reset(error: &(dyn Error + 'static)) -> Option<h2::Reason> {
     find::<h2::Error>(error).filter(|error| error.is_reset()).and_then(h2::Error::reason)
 }
 

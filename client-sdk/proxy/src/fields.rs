@@ -89,17 +89,19 @@ pin_project! {
         body: B,
         edit: E,
         is_grpc: bool,
-        // True once an error was turned into trailers.
+        // True for a response of headers alone, and once an error was turned into trailers.
         has_ended: bool,
     }
 }
 
-/// Edits the headers of a response, and its trailers once they arrive.
-pub(crate) fn edited<B, E: Edit>(response: Response<B>, mut edit: E) -> Response<Edited<B, E>> {
+/// Edits the headers of a response, and its trailers once they arrive. A response of headers alone has ended
+/// then: its stream may be reset later, with the rest of its request.
+pub(crate) fn edited<B: Body, E: Edit>(response: Response<B>, mut edit: E) -> Response<Edited<B, E>> {
     let mut response = response;
     edit.edit(response.headers_mut());
     let is_grpc = has_grpc_type(response.headers());
-    response.map(|body| Edited { body, edit, is_grpc, has_ended: false })
+    let has_ended = response.body().is_end_stream();
+    response.map(|body| Edited { body, edit, is_grpc, has_ended })
 }
 
 impl<B, E> Body for Edited<B, E>

@@ -27,6 +27,7 @@ use crate::counters::{Counters, LeftOut};
 use crate::failure::{self, Reset};
 use crate::fields::{self, AnyBody, Edit};
 use crate::listen::{self, Drain};
+use crate::request_body::RequestBody;
 
 /// Time between attempts to reach a service that was not reached.
 const REACH_EVERY: Duration = Duration::from_secs(1);
@@ -135,7 +136,7 @@ impl Service<Request<Incoming>> for Forward {
         complete(&mut request, shared.to);
         Box::pin(async move {
             let is_grpc = fields::is_grpc(&request);
-            match link.send(request).await {
+            match link.send(request.map(RequestBody::new)).await {
                 Ok(response) => Ok(fields::answer(response, Settle(kept))),
                 Err(link::Failed::NotConnected(error)) => {
                     shared.reach.lost();

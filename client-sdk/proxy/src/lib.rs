@@ -20,7 +20,7 @@ mod inbound;
 mod listen;
 mod outbound;
 mod proxy;
-mod whole;
+mod request_body;
 
 pub use config::{Callee, Config, ConfigError, Inbound, Outbound, ReadConfig, Tls};
 pub use counters::Snapshot;

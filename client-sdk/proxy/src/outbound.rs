@@ -21,7 +21,7 @@ use crate::context::{Contexts, Ids, OfId, carriers};
 use crate::counters::{By, Counters};
 use crate::failure::{self, Reset};
 use crate::fields::{self, AnyBody, Edit as _, Edited, KeepStop, LeavePushback};
-use crate::whole;
+use crate::request_body::RequestBody;
 
 static RETRY: HeaderName = HeaderName::from_static("damper-retry");
 static PREVIOUS_ATTEMPTS: HeaderName = HeaderName::from_static("grpc-previous-rpc-attempts");
@@ -76,14 +76,13 @@ impl Outbound {
         if !fields::is_grpc(&request) {
             carriers::take(request.headers_mut());
             let mut plain = self.plain;
-            return match plain.call(request.map(Body::new)).await {
+            return match plain.call(request.map(whole)).await {
                 Ok(response) => Ok(fields::answer(response, KeepStop { external: true })),
                 Err(error) => Ok(failure::response(error, false)?.map(|()| fields::no_body())),
             };
         }
         let origin = self.origin(request.headers_mut());
-        let (head, body) = request.into_parts();
-        let mut request = Request::from_parts(head, Body::new(whole::begin(body).await));
+        let mut request = request.map(whole);
         self.note_own_repeat(&mut request, origin.context.as_ref());
         if let Some(context) = origin.context {
             request.extensions_mut().insert(context);
@@ -144,6 +143,10 @@ fn failed(error: BoxError, mut edit: LeavePushback<Stopped>) -> Result<Response<
     let mut response = failure::response(error, true)?;
     edit.edit(response.headers_mut());
     Ok(response.map(|()| fields::no_body()))
+}
+
+fn whole(body: Incoming) -> Body {
+    Body::new(RequestBody::new(body))
 }
 
 fn note(stopped: Option<Arc<AtomicBool>>) -> Stopped {

@@ -64,8 +64,20 @@ fn configuration_without_listeners_is_a_fault() {
 }
 
 #[test]
-fn remote_listeners_need_permission() {
-    let text = "outbound: [{ callee: a, listen: '0.0.0.0:1', to: 'b:1' }]";
-    assert!(read(text).unwrap_err().contains("--insecure-allow-remote"));
-    assert!(Config::read(text, ReadConfig { allow_remote: true }).is_ok());
+fn ports_that_are_not_on_loopback_need_permission() {
+    let callee = "outbound: [{ callee: a, listen: '127.0.0.1:1', to: 'b:1' }]";
+    for (path, text) in [
+        ("outbound[0].listen", "outbound: [{ callee: a, listen: '0.0.0.0:1', to: 'b:1' }]".to_owned()),
+        ("outbound[0].listen", "outbound: [{ callee: a, listen: '[::]:1', to: 'b:1' }]".to_owned()),
+        ("inbound.to", "inbound: { listen: '127.0.0.1:1', to: '10.0.0.1:2' }".to_owned()),
+        ("admin", format!("{callee}\nadmin: '10.0.0.1:7801'")),
+    ] {
+        let faults = read(&text).unwrap_err();
+        assert!(
+            faults.contains(&format!("{path}: ")) && faults.contains("--insecure-allow-remote"),
+            "{faults}"
+        );
+        assert!(Config::read(&text, ReadConfig { allow_remote: true }).is_ok(), "{text}");
+    }
+    assert!(read("inbound: { listen: '0.0.0.0:1', to: '127.0.0.1:2' }").is_ok(), "callers are elsewhere");
 }

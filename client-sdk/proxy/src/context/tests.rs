@@ -59,3 +59,26 @@ fn id_has_the_flag_that_all_its_requests_have() {
     assert_eq!(contexts.of_ids(&id()), OfId::Unknown);
     assert!(contexts.by_id.iter().all(|shard| lock(shard).is_empty()));
 }
+
+#[test]
+fn table_is_full_at_its_limit_and_empty_at_the_end() {
+    let contexts = Contexts::new(MAX_REQUESTS);
+    let mut kept: Vec<_> = (0..MAX_REQUESTS).map(|_| contexts.keep(first(), Ids::default())).collect();
+    assert!(kept.iter().all(|kept| kept.key().is_some_and(|key| contexts.find(key).is_some())));
+    let beyond = contexts.keep(first(), ids("1234567890abcdef"));
+    assert!(beyond.key().is_none() && contexts.len() == MAX_REQUESTS);
+    kept.pop();
+    assert!(contexts.keep(first(), Ids::default()).key().is_some(), "a request that ended leaves room");
+    drop((kept, beyond));
+    assert_eq!((contexts.len(), contexts.of_ids(&ids("1234567890abcdef"))), (0, OfId::Unknown));
+}
+
+/// An id has two numbers, however many requests share it.
+#[test]
+fn requests_of_one_id_take_one_place() {
+    let contexts = Contexts::new(MAX_REQUESTS);
+    let kept: Vec<_> = (0..1_000).map(|_| contexts.keep(first(), ids("1234567890abcdef"))).collect();
+    let places: usize = contexts.by_id.iter().map(|shard| lock(shard).len()).sum();
+    assert_eq!((places, kept.len()), (1, 1_000));
+    assert_eq!(contexts.of_ids(&ids("1234567890abcdef")), OfId::Several { is_retry: true });
+}

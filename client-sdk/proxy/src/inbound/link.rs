@@ -15,11 +15,12 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::listen::{CONNECTION_WINDOW, MAX_HEAD_BYTES, STREAM_WINDOW};
+use crate::request_body::RequestBody;
 
 /// Limit for a connect: the service is on this machine.
 const WITHIN: Duration = Duration::from_secs(5);
 
-type Sender = SendRequest<Incoming>;
+type Sender = SendRequest<RequestBody>;
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -49,7 +50,7 @@ impl Link {
         self.ended.cancelled().await;
     }
 
-    pub(super) async fn send(&self, request: Request<Incoming>) -> Result<Response<Incoming>, Failed> {
+    pub(super) async fn send(&self, request: Request<RequestBody>) -> Result<Response<Incoming>, Failed> {
         let mut request = request;
         for _ in 0..2 {
             let mut sender = self.sender().await?;

@@ -1,6 +1,19 @@
 //! Proxies between real clients and services, over sockets.
 #![allow(clippy::unwrap_used, reason = "test helpers, which clippy does not recognize")]
 
+#[path = "../../../tests/control_plane/certificates.rs"]
+#[allow(dead_code, reason = "shared with the tests of the SDK")]
+mod certificates;
+mod draining;
+mod many;
+mod peers;
+mod pieces;
+mod resets;
+mod streams;
+mod tls;
+mod trust;
+mod unchanged;
+
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -83,9 +96,13 @@ impl Health for Foreign {
 }
 
 async fn start(service: Foreign) -> SocketAddr {
+    serve(service, Server::builder()).await
+}
+
+async fn serve(service: Foreign, mut server: Server) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = Server::builder().add_service(HealthServer::new(service));
+    let server = server.add_service(HealthServer::new(service));
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
     address
 }
@@ -96,19 +113,34 @@ fn client(address: SocketAddr) -> HealthClient<Channel> {
 
 struct Running {
     addresses: Addresses,
-    stop: oneshot::Sender<()>,
+    /// The proxy is stopped when it is dropped.
+    stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
     counters: Box<dyn Fn() -> Snapshot + Send + Sync>,
 }
 
+impl Running {
+    fn stop(&mut self) {
+        self.stop.take();
+    }
+}
+
 async fn proxy(service: &str, text: &str) -> Running {
+    run(Damper::fixed(service, RULE).unwrap(), text).await
+}
+
+async fn proxy_without_rule(text: &str) -> Running {
+    run(Damper::off(), text).await
+}
+
+async fn run(damper: Damper, text: &str) -> Running {
     let text = format!("admin: 127.0.0.1:0\n{text}");
     let config = Config::read(&text, ReadConfig::default()).unwrap();
-    let proxy = Proxy::bind(config, Damper::fixed(service, RULE).unwrap()).await.unwrap();
+    let proxy = Proxy::bind(config, damper).await.unwrap();
     let (addresses, (stop, stopped)) = (proxy.addresses().clone(), oneshot::channel::<()>());
     let counters = Box::new(proxy.counters());
     let task = tokio::spawn(proxy.run(async { _ = stopped.await }));
-    Running { addresses, stop, task, counters }
+    Running { addresses, stop: Some(stop), task, counters }
 }
 
 fn outbound(to: SocketAddr) -> String {
@@ -249,8 +281,8 @@ async fn head_beyond_its_limit_is_refused() {
 
 #[tokio::test]
 async fn proxy_ends_when_it_is_stopped() {
-    let running = proxy("shop", &inbound(start(Foreign::default()).await)).await;
+    let mut running = proxy("shop", &inbound(start(Foreign::default()).await)).await;
     check(&mut client(running.addresses.inbound.unwrap()), &[]).await.unwrap();
-    running.stop.send(()).unwrap();
+    running.stop();
     timeout(PATIENCE, running.task).await.expect("the proxy ends").unwrap();
 }
