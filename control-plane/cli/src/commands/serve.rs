@@ -54,7 +54,7 @@ fn start_logging(log: Log, filter: EnvFilter) {
 
 /// Raises the soft limit of open files, often 1,024: each connection needs a descriptor.
 #[cfg(unix)]
-fn take_descriptors() {
+pub(super) fn take_descriptors() {
     match rlimit::increase_nofile_limit(u64::MAX) {
         Ok(limit) => tracing::debug!(limit, "open files"),
         Err(error) => tracing::warn!(%error, "the limit of open files is unchanged"),

@@ -19,6 +19,7 @@ mod init;
 mod jobs;
 mod kills;
 mod lint;
+mod proxying;
 mod queues;
 mod replicas;
 mod reporting;

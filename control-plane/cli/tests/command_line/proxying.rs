@@ -1,0 +1,208 @@
+//! `damper proxy` as a process, and what it prints for Kubernetes.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{damper, run, text};
+
+/// A proxy of nothing: neither its service nor its callee nor a control plane exists.
+const NOTHING: &str = "
+service: checkout
+outbound: [{ callee: inventory, listen: '127.0.0.1:0', to: '127.0.0.1:1' }]
+admin: 127.0.0.1:0
+drain: 1s
+";
+
+struct Proxy {
+    child: Child,
+    admin: String,
+    outbound: String,
+    _folder: TempDir,
+}
+
+impl Proxy {
+    fn start(config: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("proxy.yaml");
+        std::fs::write(&file, config).unwrap();
+        let mut command = damper();
+        command.args(["proxy", "-f", text(&file)]).env("DAMPER_SERVER", "http://127.0.0.1:1");
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let line = lines.find(|line| line.contains("admin on ")).expect("it starts");
+        std::thread::spawn(move || lines.for_each(drop));
+        let after = |word: &str| {
+            let rest = line.split_once(word).unwrap().1;
+            rest.split(',').next().unwrap().trim().to_owned()
+        };
+        let (admin, outbound) = (after("admin on "), after("outbound on "));
+        Self { child, admin, outbound, _folder: folder }
+    }
+
+    fn ask(&self, command: &str) -> crate::harness::Ended {
+        run(damper().args(["proxy", command, "--admin", &self.admin]))
+    }
+
+    fn metrics(&self) -> String {
+        let mut stream = TcpStream::connect(&self.admin).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn proxy_drains_and_ends_with_sigterm() {
+    let mut proxy = Proxy::start(NOTHING);
+    while proxy.ask("ready").code != 0 {}
+    assert!(proxy.ask("drain").ok().is_empty());
+    assert!(proxy.ask("ready").failed(69).contains("draining"));
+    let sent = std::process::Command::new("kill").args(["-TERM", &proxy.child.id().to_string()]).status();
+    assert!(sent.unwrap().success());
+    assert_eq!(proxy.child.wait().unwrap().code(), Some(0));
+    assert!(proxy.ask("drain").failed(69).contains(&proxy.admin));
+}
+
+#[tokio::test]
+async fn metrics_of_the_proxy_include_those_of_the_sdk() {
+    let proxy = Proxy::start(NOTHING);
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", proxy.outbound)).unwrap();
+    let mut client = damper_proto::v1::fleet_client::FleetClient::new(channel.connect_lazy());
+    client.list_clients(damper_proto::v1::ListClientsRequest::default()).await.unwrap_err();
+    let metrics = proxy.metrics();
+    for line in [
+        "damper_proxy_context_total{by=\"none\"} 1",
+        "damper_call_duration_count{grpc_target=\"inventory\"} 1",
+    ] {
+        assert!(metrics.lines().any(|known| known == line), "{line} is not in\n{metrics}");
+    }
+}
+
+const WORKLOAD: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: checkout, namespace: shop }
+spec:
+  template:
+    metadata: { labels: { app: checkout, tier: back } }
+    spec:
+      containers:
+        - name: checkout
+          ports: [{ name: grpc, containerPort: 50051 }]
+        - name: logs
+          ports: [{ containerPort: 50052 }]
+---
+apiVersion: v1
+kind: Service
+metadata: { name: checkout, namespace: shop }
+spec:
+  selector: { app: checkout }
+  ports: [{ port: 80, targetPort: grpc }, { port: 9000 }]
+---
+apiVersion: v1
+kind: Service
+metadata: { name: other, namespace: shop }
+spec: { selector: { app: other }, ports: [{ port: 50051 }] }
+";
+
+/// Returns the documents of `damper proxy manifest`, and its messages.
+fn manifest(workload: &str, more: &[&str]) -> (Vec<Value>, String, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let file: PathBuf = folder.path().join("deployment.yaml");
+    std::fs::write(&file, workload).unwrap();
+    let ended = run(damper().args(["proxy", "manifest", "-f", text(&file)]).args(more));
+    let notes = ended.err.clone();
+    let documents = damper_document::parse(&ended.ok(), |value, _| Some(value)).unwrap();
+    (documents.into_iter().map(|document| document.content).collect(), notes, folder)
+}
+
+/// Returns the configuration of the proxy in a ConfigMap, which must be valid.
+fn checked_config(map: &Value, folder: &TempDir) -> Value {
+    let config = map["data"]["proxy.yaml"].as_str().unwrap();
+    let file = folder.path().join("proxy.yaml");
+    std::fs::write(&file, config).unwrap();
+    run(damper().args(["proxy", "check", "-f", text(&file)])).ok();
+    damper_document::parse_one(config, |value, _| Some(value)).unwrap()
+}
+
+#[test]
+fn manifest_puts_the_proxy_before_the_service() {
+    let (documents, notes, folder) = manifest(WORKLOAD, &["--server", "https://a:1", "--image", "damper:x"]);
+    let [map, patch, service] = &documents[..] else { panic!("{documents:?}") };
+    assert_eq!(map["metadata"], json!({ "name": "checkout-damper-proxy", "namespace": "shop" }));
+    let config = checked_config(map, &folder);
+    assert_eq!(config["inbound"], json!({ "listen": "0.0.0.0:50053", "to": "127.0.0.1:50051" }));
+
+    assert_eq!((&patch["kind"], &patch["metadata"]["name"]), (&json!("Deployment"), &json!("checkout")));
+    let pod = &patch["spec"]["template"]["spec"];
+    let sidecar = &pod["initContainers"][0];
+    assert_eq!((&sidecar["restartPolicy"], &sidecar["image"]), (&json!("Always"), &json!("damper:x")));
+    assert_eq!(sidecar["ports"], json!([{ "name": "damper-grpc", "containerPort": 50053 }]));
+    assert_eq!(sidecar["env"], json!([{ "name": "DAMPER_SERVER", "value": "https://a:1" }]));
+    let command = json!({ "exec": { "command": ["/damper", "proxy", "drain"] } });
+    assert_eq!(sidecar["lifecycle"]["preStop"], command);
+    let sleep = json!({ "preStop": { "sleep": { "seconds": 5 } } });
+    assert_eq!(pod["containers"], json!([{ "name": "checkout", "lifecycle": sleep }]));
+
+    assert_eq!(service["metadata"]["name"], "checkout");
+    assert_eq!(service["spec"]["ports"], json!([{ "port": 80, "targetPort": "damper-grpc" }]));
+    assert!(notes.contains("outbound"), "{notes}");
+}
+
+#[test]
+fn manifest_moves_the_service_behind_a_headless_name() {
+    let workload =
+        WORKLOAD.replace("spec:\n  selector: { app", "spec:\n  clusterIP: None\n  selector: { app");
+    let (documents, notes, folder) = manifest(&workload, &[]);
+    let [map, patch] = &documents[..] else { panic!("{documents:?}") };
+    let config = checked_config(map, &folder);
+    assert_eq!(config["inbound"], json!({ "listen": "0.0.0.0:50051", "to": "127.0.0.1:50053" }));
+    let port = &patch["spec"]["template"]["spec"]["initContainers"][0]["ports"][0]["containerPort"];
+    assert_eq!(*port, 50_051);
+    assert!(notes.contains("must listen on 127.0.0.1:50053"), "{notes}");
+}
+
+#[test]
+fn manifest_keeps_a_hook_of_the_service() {
+    let hook = "lifecycle: { preStop: { exec: { command: [a] } } }";
+    let workload = WORKLOAD.replace("- name: checkout\n", &format!("- name: checkout\n          {hook}\n"));
+    let (documents, _, _folder) = manifest(&workload, &[]);
+    assert_eq!(documents[1]["spec"]["template"]["spec"]["containers"], Value::Null);
+}
+
+#[test]
+fn manifest_without_one_workload_or_port_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |workload: &str, more: &[&str], problem: &str| {
+        let file = folder.path().join("deployment.yaml");
+        std::fs::write(&file, workload).unwrap();
+        let error = run(damper().args(["proxy", "manifest", "-f", text(&file)]).args(more)).failed(65);
+        assert!(error.contains("deployment.yaml: ") && error.contains(problem), "{error}");
+    };
+    refused("kind: Service", &[], "must contain one Deployment");
+    refused(&format!("{WORKLOAD}---{WORKLOAD}"), &[], "must contain one Deployment");
+    refused(WORKLOAD, &["--container", "none"], "no such container");
+    refused(
+        &WORKLOAD.replace("name: grpc, ", "hostIP: a, ").replace("containerPort: 50051", "x: 1"),
+        &[],
+        "no port",
+    );
+    let two = "{ name: grpc, containerPort: 50051 }, { containerPort: 1 }";
+    refused(&WORKLOAD.replace("{ name: grpc, containerPort: 50051 }", two), &[], "several ports");
+    refused(WORKLOAD, &["--port", "65535"], "no port above 65535 is free");
+    refused("kind: [", &[], "line ");
+}
