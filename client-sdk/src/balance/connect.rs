@@ -3,9 +3,7 @@
 //! TLS files are read for new connections, so renewed certificates need no restart. Lost peers are detected
 //! by TCP keep-alive and user timeout. HTTP/2 pings are not used: some servers treat them as abuse.
 
-use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +16,7 @@ use tokio::sync::oneshot;
 use tonic::transport::Uri;
 use tower_service::Service;
 
-use super::endpoint::{Sender, StreamLimit};
+use super::endpoint::Sender;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 
@@ -33,13 +31,6 @@ const MAX_HEAD_BYTES: u32 = 64 << 10;
 /// Resolves when the connection accepts no more requests, with an error if it broke. Requests in flight
 /// continue.
 pub(super) type End = oneshot::Receiver<hyper::Result<()>>;
-
-/// A new connection.
-pub(super) struct Opened {
-    pub(super) sender: Sender,
-    pub(super) limit: Arc<StreamLimit>,
-    pub(super) end: End,
-}
 
 #[derive(Clone)]
 pub(super) struct Connector {
@@ -67,12 +58,12 @@ impl Connector {
 
     /// # Errors
     /// The reason why there is no connection.
-    pub(super) async fn connect(&self, address: SocketAddr) -> Result<Opened, String> {
+    pub(super) async fn connect(&self, address: SocketAddr) -> Result<(Sender, End), String> {
         let connecting = tokio::time::timeout(WITHIN, self.begin(address));
         connecting.await.unwrap_or_else(|_| Err(format!("not connected within {WITHIN:?}")))
     }
 
-    async fn begin(&self, address: SocketAddr) -> Result<Opened, String> {
+    async fn begin(&self, address: SocketAddr) -> Result<(Sender, End), String> {
         let uri = format!("http://{address}").parse::<Uri>().map_err(|error| error.to_string())?;
         let tcp = self.tcp.clone().call(uri).await.map_err(|error| described(&error))?;
         #[cfg(feature = "tls")]
@@ -83,7 +74,7 @@ impl Connector {
     }
 }
 
-async fn greet<T>(stream: T) -> Result<Opened, String>
+async fn greet<T>(stream: T) -> Result<(Sender, End), String>
 where
     T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
@@ -93,19 +84,11 @@ where
         builder.timer(TokioTimer::new()).max_header_list_size(MAX_HEAD_BYTES).handshake(stream).await;
     let (sender, connection) = shaken.map_err(|error| described(&error))?;
     let (tell, end) = oneshot::channel();
-    let limit = Arc::<StreamLimit>::default();
-    let known = Arc::clone(&limit);
     task.execute(async move {
-        let mut connection = pin!(connection);
-        let ended = poll_fn(|cx| {
-            let ended = connection.as_mut().poll(cx);
-            known.set(connection.current_max_send_streams());
-            ended
-        });
         // The receiver is gone once the endpoint was removed.
-        _ = tell.send(ended.await);
+        _ = tell.send(connection.await);
     });
-    Ok(Opened { sender, limit, end })
+    Ok((sender, end))
 }
 
 /// Runs all parts of one connection in one task.

@@ -1,4 +1,4 @@
-//! Keeps one endpoint connected, with further connections while the streams of one are too few.
+//! Keeps one endpoint connected.
 //!
 //! Servers end connections to move clients: after a connection that lasted, it reconnects at once. After a
 //! failed or short connection the wait grows, so an endpoint that is down sees an attempt every few seconds.
@@ -7,11 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::Sender;
-use tokio::sync::oneshot::error::RecvError;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::connect::{Connector, End, Opened};
+use super::connect::Connector;
 use super::endpoint::Endpoint;
 use super::set::Shared;
 use crate::background::reconnect_backoff::ReconnectBackoff;
@@ -19,8 +17,6 @@ use crate::background::reconnect_backoff::ReconnectBackoff;
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// A shorter connection counts as a failed attempt.
 const LASTING: Duration = Duration::from_secs(1);
-/// Time after a further connection failed until the next.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// Reconnects in a loop. Signals `lost` when the endpoint's address may be wrong.
 pub(super) async fn run(
@@ -31,15 +27,14 @@ pub(super) async fn run(
 ) {
     let _disconnected = Disconnects { endpoint: Arc::clone(&endpoint), shared: Arc::clone(&shared) };
     let mut waits = ReconnectBackoff::up_to(LONGEST_WAIT);
-    let mut further = JoinSet::new();
     loop {
         match connector.connect(endpoint.place.address).await {
-            Ok(Opened { sender, limit, end }) => {
-                let connection = endpoint.connected(sender, limit);
+            Ok((sender, end)) => {
+                endpoint.connected(sender);
                 shared.tell();
                 let begun = Instant::now();
-                let ended = grow(&connector, &endpoint, &shared, &mut further, end).await;
-                endpoint.disconnected(&connection);
+                let ended = end.await;
+                endpoint.disconnected();
                 if begun.elapsed() >= LASTING {
                     waits = ReconnectBackoff::up_to(LONGEST_WAIT);
                     shared.tell();
@@ -56,46 +51,6 @@ pub(super) async fn run(
         // Full: a lookup is pending already.
         _ = lost.try_send(());
         sleep(waits.next()).await;
-    }
-}
-
-/// Opens a further connection whenever one is wanted, until the first has ended.
-async fn grow(
-    connector: &Connector,
-    endpoint: &Arc<Endpoint>,
-    shared: &Arc<Shared>,
-    further: &mut JoinSet<()>,
-    mut end: End,
-) -> Result<hyper::Result<()>, RecvError> {
-    loop {
-        tokio::select! {
-            ended = &mut end => return ended,
-            () = endpoint.wants_more() => {
-                further.spawn(run_further(connector.clone(), Arc::clone(endpoint), Arc::clone(shared)));
-            }
-            Some(_) = further.join_next() => {}
-        }
-    }
-}
-
-async fn run_further(connector: Connector, endpoint: Arc<Endpoint>, shared: Arc<Shared>) {
-    match connector.connect(endpoint.place.address).await {
-        Ok(Opened { sender, limit, end }) => {
-            let connection = endpoint.connected(sender, limit);
-            endpoint.growth_ended();
-            shared.tell();
-            _ = end.await;
-            endpoint.disconnected(&connection);
-            shared.tell();
-        }
-        Err(problem) => {
-            let address = endpoint.place.address;
-            tracing::warn!(target: "damper", %address, "no further connection: {problem}");
-            endpoint.growth_paused();
-            shared.tell();
-            sleep(PAUSE).await;
-            endpoint.growth_ended();
-        }
     }
 }
 
@@ -116,7 +71,7 @@ struct Disconnects {
 
 impl Drop for Disconnects {
     fn drop(&mut self) {
-        self.endpoint.disconnect();
+        self.endpoint.disconnected();
         self.endpoint.failed();
         self.shared.tell();
     }

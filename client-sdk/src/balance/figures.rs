@@ -70,7 +70,7 @@ impl Standing {
         Self {
             address: endpoint.place.address,
             zone: endpoint.place.zone.clone(),
-            is_connected: endpoint.is_open(),
+            is_connected: endpoint.is_connected(),
             is_ejected: state.is_ejected(),
             in_flight: state.in_flight(),
             recent: state.recent(),

@@ -2,12 +2,13 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use damper_core::circuit::Outcome;
 use damper_core::endpoints::{self, Endpoint as _};
 use damper_core::{Time, Verdict, deadline};
 
-use super::endpoint::{Endpoint, Stream};
+use super::endpoint::Endpoint;
 use super::set::{Set, Shared};
 use crate::outcome::verdict;
 
@@ -17,18 +18,22 @@ pub(super) struct InFlight {
     /// The set from which the endpoint was chosen.
     set: Arc<Set>,
     place: usize,
-    /// `None` once the request has ended.
-    stream: Option<Stream>,
+    /// True once the connection was found broken.
+    is_broken: Arc<AtomicBool>,
     began: Time,
     deadline: Option<Time>,
     has_ended: bool,
 }
 
 impl InFlight {
-    pub(super) fn begin(shared: Arc<Shared>, set: Arc<Set>, place: usize, stream: Stream) -> Self {
+    pub(super) fn begin(
+        shared: Arc<Shared>,
+        set: Arc<Set>,
+        place: usize,
+        is_broken: Arc<AtomicBool>,
+    ) -> Self {
         let began = shared.clock().now();
-        let begun =
-            Self { shared, set, place, stream: Some(stream), began, deadline: None, has_ended: false };
+        let begun = Self { shared, set, place, is_broken, began, deadline: None, has_ended: false };
         begun.with(|endpoint| endpoint.state().begin());
         begun
     }
@@ -36,11 +41,6 @@ impl InFlight {
     /// Sets the time from which a drop counts as a failure.
     pub(super) fn until(&mut self, deadline: Option<Time>) {
         self.deadline = deadline;
-    }
-
-    /// Notes that the response has begun.
-    pub(super) fn responded(&self) {
-        self.stream.iter().for_each(Stream::responded);
     }
 
     /// Records the outcome.
@@ -55,13 +55,12 @@ impl InFlight {
         let outcome = endpoints::outcome_of(&verdict);
         let is_known = !verdict::is_of_stream(error)
             && outcome == Outcome::Failed
-            && self.stream.as_ref().is_some_and(Stream::broke);
+            && self.is_broken.swap(true, Ordering::Relaxed);
         self.end(if is_known { Outcome::Unknown } else { outcome });
     }
 
     fn end(&mut self, outcome: Outcome) {
         if !std::mem::replace(&mut self.has_ended, true) {
-            self.stream = None;
             self.with(|endpoint| endpoint.state().end());
             self.shared.ended(&self.set, self.place, outcome);
         }

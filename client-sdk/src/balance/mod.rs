@@ -4,7 +4,7 @@
 //! # use damper_sdk::{Damper, Options};
 //! # use tonic_health::pb::health_client::HealthClient as StockClient;
 //! # fn start(damper: &Damper) -> Result<(), Box<dyn std::error::Error>> {
-//! // Connections to each address of the name.
+//! // One connection to each address of the name.
 //! let channel = damper_sdk::balanced("http://stock.shop.svc:7702")?;
 //! let stock = StockClient::new(damper.client_layer("stock")?.layer(channel));
 //! # Ok(())
@@ -15,8 +15,6 @@
 //!   endpoints that the same call has tried, if another is available.
 //! - An endpoint that fails while others do not is ejected for a time; see [`damper_core::endpoints`].
 //! - If a closing connection has not accepted a request, the request goes to another endpoint.
-//! - An endpoint whose connections have no free stream gets further ones, up to 8. Beyond that requests go to
-//!   other endpoints, or fail as not sent.
 //! - While no endpoint is connected, requests wait for the first one. Once all have failed, requests fail at
 //!   once.
 //!

@@ -69,12 +69,11 @@ async fn exchange(
         so_far.insert(slot);
         in_flight.until(deadline);
         let answer = sender.try_send_request(request);
-        // See `Stream::sender`.
+        // See `Endpoint::sender`.
         drop(sender);
         let mut failed = match answer.await {
             Ok(answer) => {
                 in_flight.until(None);
-                in_flight.responded();
                 if let Some(verdict) = verdict::of_response(&answer, false) {
                     in_flight.ended(&verdict);
                 }

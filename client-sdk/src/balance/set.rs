@@ -104,11 +104,11 @@ impl Shared {
         let (tried, now) = (tried.union(tried::so_far()), self.clock.now());
         let place = endpoints::choose(&set.endpoints, set.local, tried, now, fastrand::u64(..))?;
         let endpoint = set.endpoints.get(place)?;
-        // The connection may just have closed, or have been filled.
-        let stream = endpoint.stream()?;
-        let (sender, slot) = (stream.sender(), endpoint.slot());
+        // The connection may just have closed.
+        let (sender, is_broken) = endpoint.sender()?;
+        let slot = endpoint.slot();
         tried::now(slot);
-        let in_flight = InFlight::begin(Arc::clone(self), set, place, stream);
+        let in_flight = InFlight::begin(Arc::clone(self), set, place, is_broken);
         Some(Chosen { sender, in_flight, slot })
     }
 
@@ -123,18 +123,9 @@ impl Shared {
                 return Ok(chosen);
             }
             self.has_hope()?;
-            if self.has_room() {
-                // Another request took the stream that this one was to have.
-                tokio::task::yield_now().await;
-                continue;
-            }
             // Never closed: `self` holds the sender.
             _ = changes.changed().await;
         }
-    }
-
-    fn has_room(&self) -> bool {
-        self.set.load().endpoints.iter().any(|endpoint| endpoint.is_connected())
     }
 
     /// # Errors
@@ -184,14 +175,11 @@ impl Set {
 
     /// Returns the reason why no endpoint can be expected; `None` while one may connect soon.
     fn is_hopeless(&self) -> Option<ConnectError> {
-        if !self.is_known || self.endpoints.iter().any(|endpoint| endpoint.has_hope()) {
+        if !self.is_known || self.endpoints.iter().any(|endpoint| !endpoint.has_failed()) {
             return None;
         }
         let words = match self.endpoints.len() {
             0 => "no endpoint is known".to_owned(),
-            _ if self.endpoints.iter().any(|endpoint| endpoint.is_open()) => {
-                "all streams of all connections are in use".to_owned()
-            }
             1 => "the endpoint is not connected".to_owned(),
             all => format!("none of {all} endpoints is connected"),
         };
