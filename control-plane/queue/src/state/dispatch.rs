@@ -54,7 +54,7 @@ impl State {
             lane.answered(ask.request, next);
         }
         if let Some(refused) = refused {
-            queue.refused(&ask.lane.route, refused, now.time);
+            queue.refused(&ask.lane.route, refused, count == 0, now.time);
         }
         ended
     }

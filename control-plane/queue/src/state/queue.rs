@@ -158,11 +158,11 @@ impl QueueState {
         self.is_dirty = true;
     }
 
-    /// The store refused jobs of this route. By a bound of the whole queue: the lane keeps its place, the
-    /// first one of the next pass.
-    pub(crate) fn refused(&mut self, route: &RouteKey, refused: Refused, now: Time) {
-        let is_for_all = self.refusals.add(route.callee_service(), refused, now);
-        if is_for_all && let Some(place) = self.lanes.places.get(route) {
+    /// The store refused jobs of this route. If it got none, its lane is the first one of the next pass;
+    /// otherwise the lanes behind it have their turn.
+    pub(crate) fn refused(&mut self, route: &RouteKey, refused: Refused, got_none: bool, now: Time) {
+        self.refusals.add(route.callee_service(), refused, now);
+        if got_none && let Some(place) = self.lanes.places.get(route) {
             self.lanes.cursor = *place;
         }
     }

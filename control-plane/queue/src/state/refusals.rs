@@ -33,17 +33,15 @@ struct Refusal {
 }
 
 impl Refusals {
-    /// Adds a refusal of a request for jobs of a callee. Returns true if it is for all callees.
-    pub(crate) fn add(&mut self, callee: &str, refused: Refused, now: Time) -> bool {
+    /// Adds a refusal of a request for jobs of a callee.
+    pub(crate) fn add(&mut self, callee: &str, refused: Refused, now: Time) {
         let wait = refused.wait.unwrap_or(ASK_AGAIN_AFTER).clamp(SHORTEST, LONGEST);
         let refusal = Refusal { why: refused.why, until: now + wait };
-        let is_for_all = matches!(refused.why, HoldReason::MaxInFlight | HoldReason::Rate);
-        if is_for_all {
+        if matches!(refused.why, HoldReason::MaxInFlight | HoldReason::Rate) {
             self.queue = Some(refusal);
         } else {
             self.callees.insert(callee.to_owned(), refusal);
         }
-        is_for_all
     }
 
     /// Returns the hold of the whole queue.
@@ -103,9 +101,9 @@ mod tests {
     #[test]
     fn refusal_of_a_callee_holds_only_its_jobs() {
         let mut refusals = Refusals::default();
-        assert!(!refusals.add("stock", refused(HoldReason::Pace, None), at(0)));
+        refusals.add("stock", refused(HoldReason::Pace, None), at(0));
         assert_eq!((refusals.of_queue(at(1)), refusals.of_callee("mail", at(1))), (None, None));
-        assert!(refusals.add("stock", refused(HoldReason::MaxInFlight, None), at(0)));
+        refusals.add("stock", refused(HoldReason::MaxInFlight, None), at(0));
         assert!(refusals.of_callee("mail", at(1)).is_some());
     }
 

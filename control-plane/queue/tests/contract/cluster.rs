@@ -111,7 +111,7 @@ impl Cluster {
         let mut command = program("postgres");
         command.arg("-D").arg(self.folder.path().join("data"));
         command.args(["-c", &format!("port={}", self.port), "-c", "listen_addresses=127.0.0.1"]);
-        command.args(["-c", "unix_socket_directories=", "-c", "max_connections=60"]);
+        command.args(["-c", "unix_socket_directories=", "-c", "max_connections=200"]);
         for setting in settings {
             command.args(["-c", setting]);
         }

@@ -2,8 +2,8 @@
 //!
 //! All locks are taken at the start, in one order in every server: heads of order keys, then jobs by id. So
 //! two batches wait for each other only where a row that neither knew appears in between, and PostgreSQL then
-//! ends one of them. Leases never wait. The operations run over memory; a row that one of them misses is
-//! loaded.
+//! ends one of them. Leases wait for other servers only in a queue with bounds. The operations run over
+//! memory; a row that one of them misses is loaded.
 //!
 //! Leases are selected by their index, so what came before them is written first.
 
@@ -18,6 +18,7 @@ use super::load::{Loader, add_lanes};
 use super::workspace::{Miss, Scoped, Workspace};
 use crate::store::apply;
 use crate::store::batch::{Batch, Committed, Evidence, Settled};
+use crate::store::error::Error;
 use crate::store::record::{JobId, Lane, ServerId};
 
 /// Runs a batch in a transaction. On an error the transaction is still open.
@@ -29,6 +30,9 @@ pub(super) async fn commit(loader: &Loader, batch: &Batch, server: ServerId) -> 
     let mut work = Workspace::default();
     let mut committed = Committed::default();
 
+    if !leases.is_empty() {
+        check_watched(loader, server).await?;
+    }
     lock(loader, &mut work, batch).await?;
     committed.settlements = each(loader, &mut work, settlements, apply::settle).await?;
     committed.claims = each(loader, &mut work, claims, apply::claim).await?;
@@ -63,6 +67,18 @@ pub(super) async fn commit(loader: &Loader, batch: &Batch, server: ServerId) -> 
         loader.connection.batch("rollback").await?;
     }
     Ok(committed)
+}
+
+/// Errors if another server has taken this one for dead: further leases would be watched by none. The lock
+/// makes an observer wait that finds this server dead meanwhile. It is the first lock, as it is the observer's.
+async fn check_watched(loader: &Loader, server: ServerId) -> Result<(), Stop> {
+    let sql = "select 1 from server where id = $1 for key share";
+    let rows = loader.connection.query(sql, &[&server.0.cast_signed()]).await?;
+    if rows.is_empty() {
+        let why = "another server has taken this one for dead".to_owned();
+        return Err(Stop::Store(Error::Unavailable(why)));
+    }
+    Ok(())
 }
 
 /// Returns what the settlements that count show of their callees.

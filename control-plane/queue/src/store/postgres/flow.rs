@@ -37,6 +37,11 @@ struct Queue {
 }
 
 /// Queues with the callees that a batch needs of them.
+/// Locks the flow of a queue. A server that freezes with the lock holds up the others for this time only,
+/// which is shorter than the wait of a submission.
+const LOCK: &str =
+    "select pg_advisory_xact_lock($1), set_config('idle_in_transaction_session_timeout', '3s', true)";
+
 type Wanted = BTreeMap<String, BTreeSet<String>>;
 
 impl Flows {
@@ -67,7 +72,7 @@ impl Flows {
         }
         let locks: BTreeSet<i64> = wanted.keys().map(|queue| lock(queue)).collect();
         for lock in locks {
-            loader.connection.query("select pg_advisory_xact_lock($1)", &[&lock]).await?;
+            loader.connection.query(LOCK, &[&lock]).await?;
         }
         // Its snapshot must be later than the locks.
         let mut flows = Self::load(loader, &wanted).await?;

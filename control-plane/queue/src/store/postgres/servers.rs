@@ -107,12 +107,12 @@ pub(super) async fn adopt(loader: &Loader, dead: Beating, me: ServerId) -> Resul
     let sql = "update job set server = $1, record = u.record from unnest($2::bytea[], $3::bytea[]) u (id, record) \
                where job.id = u.id";
     connection.execute(sql, &[&to, &ids, &records]).await?;
-    let sql = "insert into tally select lane, $2, waiting, behind, leased, dead, ended, bytes from tally where server \
-               = $1 on conflict (lane, server) do update set waiting = tally.waiting + excluded.waiting, behind = \
+    // One statement: it waits for a last transaction of the dead server, and moves what that one counted.
+    let sql = "with moved as (delete from tally where server = $1 returning *) insert into tally select lane, $2, \
+               waiting, behind, leased, dead, ended, bytes from moved on conflict (lane, server) do update set waiting = tally.waiting + excluded.waiting, behind = \
                tally.behind + excluded.behind, leased = tally.leased + excluded.leased, dead = tally.dead + \
                excluded.dead, ended = tally.ended + excluded.ended, bytes = tally.bytes + excluded.bytes";
     connection.execute(sql, &[&from, &to]).await?;
-    connection.execute("delete from tally where server = $1", &[&from]).await?;
     connection.commit().await?;
     Ok(jobs)
 }
