@@ -141,6 +141,10 @@ pub use outcome::BoxError;
 pub use record::report::{CallReport, fate};
 pub use server::{ServerBody, ServerFuture, ServerLayer, ServerService};
 
+/// For the proxy, whose key is a member of the baggage too.
+#[cfg(feature = "document")]
+#[doc(hidden)]
+pub use damper_core::chain::is_named;
 #[cfg(feature = "document")]
 #[doc(hidden)]
 pub use damper_document as document;

@@ -74,26 +74,28 @@ impl Reach {
 }
 
 impl Inbound {
-    /// Accepts callers until the drain begins.
+    /// Accepts callers until it stops.
     pub(crate) async fn run(self, listener: TcpListener, drain: Drain) {
-        let (shared, begins) = (Arc::new(self), drain.begins.clone());
+        let (shared, ends) = (Arc::new(self), drain.clone());
         let reach = Arc::clone(&shared.reach);
         tokio::select! {
             () = reach.keep(shared.to) => {}
             () = listen::accept(listener, drain, |stream| {
-                Arc::clone(&shared).serve(stream, begins.clone())
+                Arc::clone(&shared).serve(stream, ends.clone())
             }) => {}
         }
     }
 
-    async fn serve(self: Arc<Self>, stream: TcpStream, begins: tokio_util::sync::CancellationToken) {
+    async fn serve(self: Arc<Self>, stream: TcpStream, drain: Drain) {
         let link = Arc::new(Link::new(self.to));
         let forward = Forward { shared: Arc::clone(&self), link: Arc::clone(&link) };
         let service: ServerService<Forward> = self.layer.layer(forward);
         let service = service_fn(move |request| service.clone().call(request));
+        let is_late = drain.begins.is_cancelled();
         let goodbye = async {
             tokio::select! {
-                () = begins.cancelled() => {}
+                () = drain.begins.cancelled(), if !is_late => {}
+                () = drain.stops.cancelled() => {}
                 () = link.ended() => {}
             }
         };

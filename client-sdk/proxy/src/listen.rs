@@ -34,20 +34,24 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// When connections end, and the tasks that serve them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drain {
+    /// Open connections get a GOAWAY. Further ones are served: callers learn of the drain one by one.
     pub(crate) begins: CancellationToken,
+    /// The listener closes, and all connections get a GOAWAY.
+    pub(crate) stops: CancellationToken,
     pub(crate) tasks: TaskTracker,
 }
 
 impl Drain {
-    /// Begins to drain, and waits until all connections have ended.
-    pub(crate) async fn drained(&self) {
+    /// Stops, and waits until all connections have ended.
+    pub(crate) async fn stopped(&self) {
         self.begins.cancel();
+        self.stops.cancel();
         self.tasks.close();
         self.tasks.wait().await;
     }
 }
 
-/// Accepts connections until the drain begins, each served by a task of its own.
+/// Accepts connections until it stops, each served by a task of its own.
 pub(crate) async fn accept<F>(listener: TcpListener, drain: Drain, mut serve: impl FnMut(TcpStream) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -55,7 +59,7 @@ where
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = drain.begins.cancelled() => return,
+            () = drain.stops.cancelled() => return,
         };
         match accepted {
             Ok((stream, _)) => {

@@ -144,23 +144,23 @@ impl Proxy {
         }
         shutdown.await;
         let drained = async {
-            callers.drained().await;
-            calls.drained().await;
+            callers.stopped().await;
+            calls.stopped().await;
         };
         if tokio::time::timeout(self.drain, drained).await.is_err() {
             tracing::warn!(target: "damper", "requests did not end within the drain time");
         }
-        operators.begins.cancel();
+        operators.stops.cancel();
         self.damper.shutdown().await;
     }
 }
 
 async fn serve_calls(listener: TcpListener, outbound: Outbound, drain: Drain) {
-    let begins = drain.begins.clone();
+    let stops = drain.stops.clone();
     listen::accept(listener, drain, |stream| {
-        let (outbound, begins) = (outbound.clone(), begins.clone());
+        let (outbound, stops) = (outbound.clone(), stops.clone());
         let service = service_fn(move |request| outbound.clone().call(request));
-        listen::serve(stream, service, begins.cancelled_owned())
+        listen::serve(stream, service, stops.cancelled_owned())
     })
     .await;
 }

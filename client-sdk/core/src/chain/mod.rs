@@ -22,5 +22,5 @@ pub use self::context::RequestContext;
 pub use crate::headers::{
     BAGGAGE, Baggage, CALL_ID, ENVOY_ATTEMPT_COUNT, ENVOY_PREFIX, ENVOY_RATE_LIMITED, FATE, GRACE_MS,
     HOP_BY_HOP, HTTP_TIMEOUT, JOB, NO_MORE_RETRY, NO_MORE_RETRY_VALUE, PREVIOUS_ATTEMPTS, PUSHBACK,
-    PUSHBACK_STOP_VALUE, RETRY, RepeatMarks, Repeater, baggage_with, baggage_without,
+    PUSHBACK_STOP_VALUE, RETRY, RepeatMarks, Repeater, baggage_with, baggage_without, is_named,
 };

@@ -87,7 +87,33 @@ fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 fn is_ours(member: &[u8]) -> bool {
     let key = member.split(|byte| matches!(byte, b'=' | b';')).next();
-    key.is_some_and(|key| key.trim_ascii() == KEY)
+    key.is_some_and(|key| is_named(key, KEY))
+}
+
+/// Returns true if the name of a member is this one, percent-encoded or not: the propagators of some languages
+/// decode names.
+#[must_use]
+pub fn is_named(member: &[u8], name: &[u8]) -> bool {
+    let mut rest = member.trim_ascii();
+    for expected in name {
+        let (byte, after) = match rest {
+            [b'%', high, low, after @ ..] => match (hex(*high), hex(*low)) {
+                (Some(high), Some(low)) => (high << 4 | low, after),
+                _ => return false,
+            },
+            [byte, after @ ..] => (*byte, after),
+            [] => return false,
+        };
+        if byte != *expected {
+            return false;
+        }
+        rest = after;
+    }
+    rest.is_empty()
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
 fn parse(member: &[u8]) -> Option<Baggage> {
@@ -124,6 +150,11 @@ mod tests {
         check(&["a=1\t,\tdamper.retry\t=\t2\t;\tx=y;until =\t99"], Some((2, 99)));
         check(&["a=1", "b=2", "c=3,damper.retry=7;until=5"], Some((7, 5)));
         check(&["damper.retry=0;until=5"], Some((1, 5)));
+        check(&["damper%2Eretry=4;until=5"], Some((4, 5)));
+        check(
+            &["%64amper%2eretr%79=4;until=5", "damper%2=4;until=9", "damper%2Gretry=4;until=9"],
+            Some((4, 5)),
+        );
         check(&["damper.retry=1;until=5", "damper.retry=2;until=9,damper.retry=3;until=7"], Some((2, 9)));
         check(&["damper.retry=x;until=9, damper.retry=3;until=7"], Some((3, 7)));
     }

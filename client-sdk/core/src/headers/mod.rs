@@ -3,7 +3,7 @@
 mod baggage;
 mod marks;
 
-pub use self::baggage::{BAGGAGE, Baggage, GRACE_MS, baggage_with, baggage_without};
+pub use self::baggage::{BAGGAGE, Baggage, GRACE_MS, baggage_with, baggage_without, is_named};
 pub use self::marks::{RepeatMarks, Repeater};
 
 use std::str::FromStr;

@@ -9,6 +9,7 @@
 //! OpenTelemetry for Go drops a `tracestate` of more than 32 members as a whole. No `traceparent` is ever
 //! made: one that is not sampled would switch off sampling in services that begin traces.
 
+use damper_sdk::is_named;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 static TRACE_STATE: HeaderName = HeaderName::from_static("tracestate");
@@ -97,7 +98,7 @@ impl Carrier {
         let mut parts = member.splitn(2, |byte| *byte == b'=');
         let name = parts.next()?.trim_ascii();
         let name = name.split(|byte| *byte == b';').next()?.trim_ascii();
-        (name == self.member.as_bytes()).then(|| parts.next().unwrap_or_default())
+        is_named(name, self.member.as_bytes()).then(|| parts.next().unwrap_or_default())
     }
 }
 

@@ -4,6 +4,7 @@
 //! taken is sent once more, on a new one.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub(super) struct Link {
     /// Held while connecting, so that requests share the connection.
     connecting: tokio::sync::Mutex<()>,
     sender: Arc<std::sync::Mutex<Option<Sender>>>,
+    /// A connect has failed. The caller gets a GOAWAY then, so no request waits for another one.
+    has_failed: AtomicBool,
     ended: CancellationToken,
 }
 
@@ -42,7 +45,13 @@ pub(super) enum Failed {
 
 impl Link {
     pub(super) fn new(to: SocketAddr) -> Self {
-        Self { to, connecting: Default::default(), sender: Arc::default(), ended: CancellationToken::new() }
+        Self {
+            to,
+            connecting: Default::default(),
+            sender: Arc::default(),
+            has_failed: AtomicBool::new(false),
+            ended: CancellationToken::new(),
+        }
     }
 
     /// Resolves when the service has closed the connection, or was not reached.
@@ -79,7 +88,11 @@ impl Link {
         if let Some(sender) = known() {
             return Ok(sender);
         }
+        if self.has_failed.load(Ordering::Relaxed) {
+            return Err(Failed::NotConnected("the service was not reached".to_owned()));
+        }
         let sender = self.connect().await.map_err(|error| {
+            self.has_failed.store(true, Ordering::Relaxed);
             self.ended.cancel();
             Failed::NotConnected(error)
         })?;

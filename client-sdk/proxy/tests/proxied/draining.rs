@@ -48,7 +48,7 @@ impl Busy {
     }
 
     /// Begins a drain while a request is in flight. The request makes a call only then, and both are served.
-    async fn drains(mut self, begin: impl AsyncFnOnce(&mut Running)) -> Running {
+    async fn drains(mut self, begin: impl AsyncFnOnce(&mut Running)) -> (Running, Server) {
         let (response, mut send) = self.caller.begin(grpc().body(()).unwrap(), false).await;
         let mut request = self.service.next().await;
         begin(&mut self.running).await;
@@ -60,7 +60,6 @@ impl Busy {
             }
         })
         .await;
-        assert!(TcpStream::connect(self.running.addresses.inbound.unwrap()).await.is_err());
 
         let (called, _) = self.calls.begin(grpc().body(()).unwrap(), true).await;
         self.callee.next().await.serve(b"stock");
@@ -73,32 +72,38 @@ impl Busy {
         assert_eq!(read(&mut response.into_body()).await.unwrap(), message(b"done"));
         // The connection ends with its last request.
         _ = within(self.caller.connection).await.unwrap();
-        self.running
+        (self.running, self.service)
     }
 }
 
 #[tokio::test]
 async fn drained_proxy_serves_what_is_in_flight_and_still_calls() {
     let busy = Busy::start().await;
-    let running = busy
+    let (running, mut service) = busy
         .drains(async |running: &mut Running| {
             let drained = ask(running.addresses.admin, "POST /drain").await;
             assert_eq!(drained, (200, "draining\n".to_owned()));
         })
         .await;
+    // A caller that does not know of the drain is served.
+    let mut late = Client::connect(running.addresses.inbound.unwrap()).await;
+    let (response, _) = late.begin(grpc().body(()).unwrap(), true).await;
+    service.next().await.serve(b"late");
+    within(response).await.unwrap();
     // Outbound stays until the proxy is stopped.
     let mut calls = Client::connect(running.addresses.outbound[0]).await;
     assert_eq!(ask(running.addresses.admin, "GET /livez").await.0, 200);
     calls.send = within(calls.send.ready()).await.unwrap();
-    drop((running.stop, calls));
+    drop((running.stop, calls, late));
     within(running.task).await.unwrap();
 }
 
 #[tokio::test]
 async fn stopped_proxy_serves_what_is_in_flight_and_ends() {
     let busy = Busy::start().await;
-    let running = busy.drains(async |running: &mut Running| running.stop()).await;
+    let (running, _service) = busy.drains(async |running: &mut Running| running.stop()).await;
     within(running.task).await.unwrap();
+    assert!(TcpStream::connect(running.addresses.inbound.unwrap()).await.is_err());
 }
 
 /// A request that never ends does not keep the proxy.

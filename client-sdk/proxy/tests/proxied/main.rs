@@ -5,7 +5,6 @@
 #[allow(dead_code, reason = "shared with the tests of the SDK")]
 mod certificates;
 mod draining;
-mod many;
 mod peers;
 mod pieces;
 mod resets;

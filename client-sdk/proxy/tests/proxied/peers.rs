@@ -64,11 +64,6 @@ impl Server {
     pub(crate) fn cut(&self) {
         self.connections.lock().unwrap().drain(..).for_each(|connection| connection.abort());
     }
-
-    /// Returns the number of connections accepted so far.
-    pub(crate) fn connections(&self) -> usize {
-        self.connections.lock().unwrap().len()
-    }
 }
 
 async fn serve(stream: TcpStream, builder: Builder, arrived: mpsc::UnboundedSender<Arrival>) {
