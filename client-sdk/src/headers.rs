@@ -5,6 +5,7 @@ use std::time::Duration;
 use damper_core::chain::{self, Baggage, RepeatMarks};
 use damper_core::classify::{self, StatusFields};
 use damper_core::deadline;
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::metadata::MetadataMap;
 
@@ -30,6 +31,11 @@ pub(crate) static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-messa
 
 /// Up to this number of names, a scan is faster than hashing.
 const FEW: usize = 8;
+
+/// Returns true for a request of gRPC by its content type.
+pub(crate) fn has_grpc_type(headers: &HeaderMap) -> bool {
+    bytes(headers, &CONTENT_TYPE).is_some_and(|value| value.starts_with(b"application/grpc"))
+}
 
 /// Returns the first value of a header.
 pub(crate) fn bytes<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {

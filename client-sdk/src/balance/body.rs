@@ -15,11 +15,13 @@ use crate::outcome::verdict;
 pub struct BalancedBody {
     inner: Incoming,
     in_flight: InFlight,
+    /// Responses to other requests than gRPC show nothing of their endpoint, except by a broken connection.
+    is_grpc: bool,
 }
 
 impl BalancedBody {
-    pub(super) fn new(inner: Incoming, in_flight: InFlight) -> Self {
-        Self { inner, in_flight }
+    pub(super) fn new(inner: Incoming, in_flight: InFlight, is_grpc: bool) -> Self {
+        Self { inner, in_flight, is_grpc }
     }
 }
 
@@ -34,12 +36,13 @@ impl Body for BalancedBody {
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
         match &frame {
             Some(Ok(frame)) => {
-                if let Some(trailers) = frame.trailers_ref() {
+                if let Some(trailers) = frame.trailers_ref().filter(|_| self.is_grpc) {
                     self.in_flight.ended(&verdict::of_trailers(Some(trailers), false));
                 }
             }
             Some(Err(error)) => self.in_flight.failed(error),
-            None => self.in_flight.ended(&verdict::of_trailers(None, false)),
+            None if self.is_grpc => self.in_flight.ended(&verdict::of_trailers(None, false)),
+            None => {}
         }
         Poll::Ready(frame)
     }

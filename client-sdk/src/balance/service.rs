@@ -60,6 +60,7 @@ async fn exchange(
     mut first: Option<Chosen>,
     deadline: Option<Time>,
 ) -> Answer {
+    let is_grpc = headers::has_grpc_type(request.headers());
     let mut so_far = Tried::NONE;
     for _ in 0..SENDS {
         let Chosen { mut sender, mut in_flight, slot } = match first.take() {
@@ -74,10 +75,10 @@ async fn exchange(
         let mut failed = match answer.await {
             Ok(answer) => {
                 in_flight.until(None);
-                if let Some(verdict) = verdict::of_response(&answer, false) {
+                if is_grpc && let Some(verdict) = verdict::of_response(&answer, false) {
                     in_flight.ended(&verdict);
                 }
-                return Ok(answer.map(|body| BalancedBody::new(body, in_flight)));
+                return Ok(answer.map(|body| BalancedBody::new(body, in_flight, is_grpc)));
             }
             Err(failed) => failed,
         };

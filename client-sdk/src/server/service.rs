@@ -7,7 +7,6 @@ use std::task::{Context as Task, Poll};
 use damper_core::chain::{self, RepeatMarks};
 use damper_core::repeat_limit::LimitDecision;
 use damper_core::{Time, deadline};
-use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method, Request, Response};
 use tower_service::Service;
 
@@ -82,9 +81,7 @@ impl<S> fmt::Debug for ServerService<S> {
 
 /// Only gRPC requests have methods. Others are forwarded: a port may also serve pages and other protocols.
 fn is_grpc<A>(request: &Request<A>) -> bool {
-    let content_type = request.headers().get(CONTENT_TYPE);
-    request.method() == Method::POST
-        && content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+    request.method() == Method::POST && headers::has_grpc_type(request.headers())
 }
 
 fn came_through_envoy(headers: &HeaderMap) -> bool {
