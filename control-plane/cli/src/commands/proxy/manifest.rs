@@ -91,7 +91,12 @@ fn documents_for(documents: &[Document<Value>], args: &ManifestArgs) -> Result<P
     if is_headless {
         notes.push(format!("a Service is headless: {} must listen on 127.0.0.1:{to}", workload.name));
     } else {
-        notes.push(format!("{} should listen on 127.0.0.1:{to} only", workload.name));
+        notes.push(format!("apply the patch of the Service after the rollout of {}", workload.name));
+        notes.push(format!(
+            "once all callers use the proxy, let {} listen on 127.0.0.1:{to} only; its probes of that port must then \
+             be commands, or use port {listen}",
+            workload.name
+        ));
         if services.is_empty() {
             notes.push(format!("no Service selects the pods: set its targetPort to {PORT_NAME}"));
         }
