@@ -36,7 +36,7 @@ const HELD: Readonly<Record<string, string>> = {
   released: "released by its workers",
   pace: "pace after an outage",
   rate: "rate limit",
-  in_flight: "limit of jobs in flight",
+  max_in_flight: "limit of jobs in flight",
 };
 
 export function heldText(why: string): string {
