@@ -21,9 +21,9 @@ use std::time::Duration;
 
 use damper_proxy::{Addresses, Config, Proxy, ReadConfig, Snapshot};
 use damper_sdk::Damper;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_stream::{Stream, StreamExt as _};
@@ -207,6 +207,29 @@ async fn absent_service_is_unavailable_without_the_flag() {
     assert!(
         metadata.get("damper-no-more-retry").is_none() && metadata.get("grpc-retry-pushback-ms").is_none()
     );
+}
+
+/// Requests of one caller wait for one connect of 5 s, not for one each.
+#[tokio::test]
+async fn requests_share_a_connect_that_hangs() {
+    // Its backlog is full, so that a connect hangs.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut backlog = Vec::new();
+    while let Ok(Ok(stream)) = timeout(Duration::from_millis(50), TcpStream::connect(address)).await {
+        backlog.push(stream);
+    }
+    let running = proxy("shop", &inbound(address)).await;
+    let client = client(running.addresses.inbound.unwrap());
+    let calls: JoinSet<_> = (0..20)
+        .map(|_| {
+            let mut client = client.clone();
+            async move { check(&mut client, &[]).await.unwrap_err().code() }
+        })
+        .collect();
+    assert_eq!(calls.join_all().await, vec![Code::Unavailable; 20]);
 }
 
 /// A service whose proxy has both directions. Its listener opens first, so that the proxy can name it.

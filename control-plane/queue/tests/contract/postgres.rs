@@ -347,6 +347,15 @@ async fn leases_of_a_silent_server_are_adopted() {
     assert_eq!(observer.leases_of(beat.server).await.unwrap(), beat.adopted);
     assert_eq!(observer.leases_of(old).await.unwrap(), []);
     assert_eq!(observer.check().await.unwrap(), Vec::<String>::new());
+    // Before it learns of that, the silent one leases nothing: its leases would be watched by none.
+    let (other, body) = self::job(&mut World::new(4), 2);
+    submit(&*silent, (other.clone(), body)).await;
+    let request = Batch { leases: vec![lease_of(&other, old, 2)], ..Batch::default() };
+    let refused = silent.commit(request).await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::Unavailable(why) if why.contains("taken this one for dead")),
+        "{refused}"
+    );
     // The silent one is back: it has lost its number, and what it books as lost no longer counts.
     let back = silent.beat(Vec::new()).await.unwrap();
     assert!(back.server != old && back.server != beat.server, "{back:?}");
