@@ -90,8 +90,8 @@ fn is_ours(member: &[u8]) -> bool {
     key.is_some_and(|key| is_named(key, KEY))
 }
 
-/// Returns true if the name of a member is this one, percent-encoded or not: the propagators of some languages
-/// decode names.
+/// Returns true if the name of a member is this one, percent-encoded or not: the propagators of some
+/// languages decode names.
 #[must_use]
 pub fn is_named(member: &[u8], name: &[u8]) -> bool {
     let mut rest = member.trim_ascii();

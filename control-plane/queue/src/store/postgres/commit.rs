@@ -70,7 +70,7 @@ pub(super) async fn commit(loader: &Loader, batch: &Batch, server: ServerId) -> 
 }
 
 /// Errors if another server has taken this one for dead: further leases would be watched by none. The lock
-/// makes an observer wait that finds this server dead meanwhile. It is the first lock, as it is the observer's.
+/// makes an observer wait that finds this server dead meanwhile. Both take it before all others.
 async fn check_watched(loader: &Loader, server: ServerId) -> Result<(), Stop> {
     let sql = "select 1 from server where id = $1 for key share";
     let rows = loader.connection.query(sql, &[&server.0.cast_signed()]).await?;
