@@ -7,11 +7,13 @@ use damper_core::{Code, MethodPart, Policy, http};
 use damper_proto::v1;
 use serde_json::{Value, json};
 
-use super::{Options, Translation, Written, each, host, set, words};
+use super::routes::{self, Backend};
+use super::{Options, Translation, Written, set, words};
 use crate::backoff::{Curve, allow, wire};
-use crate::duration::{seconds, whole_millis};
 use crate::report::Expressed;
 use crate::selection::{Callee, Selected};
+
+const TARGET: &str = "the Gateway API";
 
 /// Writes the routes of a callee.
 pub(super) fn write(
@@ -19,34 +21,14 @@ pub(super) fn write(
     options: &Options,
     translation: &mut Translation,
 ) -> Result<(), String> {
-    let host = host(&callee.name)?;
-    let port = options.port.ok_or("a route needs the port of the callee's Service; add --port")?;
-    let parts =
-        each(callee, "the Gateway API", translation, |selected, policy| route(selected, policy, host, port));
-    for (number, (_, mut route)) in parts.into_iter().enumerate() {
-        if let Some(metadata) = route.get_mut("metadata") {
-            set(metadata, "name", Some(format!("damper-{host}-{number}")));
-            translation.documents.push(route);
-        }
-    }
-    Ok(())
+    routes::write(callee, options, TARGET, translation, route)
 }
 
-fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Written<Value> {
+fn route(selected: &Selected<'_>, policy: &Policy, backend: &Backend<'_>) -> Written<Value> {
     let (matched, is_http) = matched(selected)?;
     let mut expressed = Expressed::default();
-    let per_attempt = policy.retry.as_ref().and_then(|retry| retry.per_attempt_timeout);
-    for (setting, limit) in
-        [("policy.timeout", policy.timeout), ("policy.retry.per_attempt_timeout", per_attempt)]
-    {
-        if let Some(limit) = limit.filter(|limit| whole_millis(*limit).is_none()) {
-            return Err(vec![format!(
-                "{setting}: the Gateway API takes whole milliseconds, not {}",
-                seconds(limit)
-            )]);
-        }
-    }
-    let mut rule = json!({ "backendRefs": [{ "name": host, "port": port }] });
+    routes::check_limits(policy, TARGET)?;
+    let mut rule = backend.rule();
     set(&mut rule, "matches", matched.map(|matched| json!([matched])));
     let millis = |limit: std::time::Duration| format!("{}ms", limit.as_millis());
     let mut timeouts = json!({});
@@ -63,14 +45,14 @@ fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Wri
             let attempts = retry.max_attempts.saturating_sub(1);
             let written = json!({ "attempts": attempts, "codes": statuses, "backoff": millis(base) });
             set(&mut rule, "retry", Some(written));
-            set(&mut timeouts, "backendRequest", per_attempt.map(millis));
+            set(&mut timeouts, "backendRequest", retry.per_attempt_timeout.map(millis));
             let codes = Code::ALL.into_iter().filter(|code| {
                 retry.codes.contains(*code)
                     && statuses.iter().any(|status| http::code_of(*status) == Some(*code))
             });
             expressed.policy.retry = Some(v1::Retry {
                 max_attempts: Some(retry.max_attempts),
-                per_attempt_timeout: per_attempt.map(wire),
+                per_attempt_timeout: retry.per_attempt_timeout.map(wire),
                 codes: Some(allow(codes)),
                 backoff: Some(Curve::flat(base).wire(v1::Jitter::None, None)),
                 ..Default::default()
@@ -83,16 +65,7 @@ fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Wri
     let has = timeouts.as_object().is_some_and(|map| !map.is_empty());
     set(&mut rule, "timeouts", Some(timeouts).filter(|_| has));
     let annotations = json!({ format!("{}/rules", crate::ANNOTATION): words(selected) });
-    let route = json!({
-        "apiVersion": "gateway.networking.k8s.io/v1",
-        "kind": "HTTPRoute",
-        "metadata": { "annotations": annotations },
-        "spec": {
-            "parentRefs": [{ "group": "", "kind": "Service", "name": host, "port": port }],
-            "rules": [rule],
-        },
-    });
-    Ok((route, expressed))
+    Ok((backend.route("HTTPRoute", annotations, rule), expressed))
 }
 
 fn reasons(is_http: bool, expressed: &mut Expressed) {

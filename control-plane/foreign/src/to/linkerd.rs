@@ -8,12 +8,14 @@ use damper_proto::v1;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-use super::{Options, Translation, Written, each, host, set, words};
+use super::routes::{self, Backend};
+use super::{Options, Translation, Written, host, set, words};
 use crate::backoff::{Curve, allow, wire};
 use crate::codes;
-use crate::duration::{seconds, whole_millis};
 use crate::report::Expressed;
 use crate::selection::{Callee, Selected};
+
+const TARGET: &str = "Linkerd";
 
 /// Writes the routes of a callee.
 pub(super) fn write(
@@ -21,31 +23,19 @@ pub(super) fn write(
     options: &Options,
     translation: &mut Translation,
 ) -> Result<(), String> {
-    let host = host(&callee.name)?;
-    let port = options.port.ok_or("a route needs the port of the callee's Service; add --port")?;
-    let parts = each(callee, "Linkerd", translation, |selected, policy| route(selected, policy, host, port));
-    for (number, (_, mut route)) in parts.into_iter().enumerate() {
-        if let Some(metadata) = route.get_mut("metadata") {
-            set(metadata, "name", Some(format!("damper-{host}-{number}")));
-            translation.documents.push(route);
-        }
-    }
-    translation.notes.push(format!("a ServiceProfile of {host} would switch these annotations off"));
+    routes::write(callee, options, TARGET, translation, route)?;
+    translation
+        .notes
+        .push(format!("a ServiceProfile of {} would switch these annotations off", host(&callee.name)?));
     Ok(())
 }
 
-fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Written<Value> {
+fn route(selected: &Selected<'_>, policy: &Policy, backend: &Backend<'_>) -> Written<Value> {
     let method = selected.grpc_method().map_err(|problem| vec![problem])?;
     let mut expressed = Expressed::default();
     let mut annotations = json!({ format!("{}/rules", crate::ANNOTATION): words(selected) });
     let per_attempt = policy.retry.as_ref().and_then(|retry| retry.per_attempt_timeout);
-    for (setting, limit) in
-        [("policy.timeout", policy.timeout), ("policy.retry.per_attempt_timeout", per_attempt)]
-    {
-        if let Some(limit) = limit.filter(|limit| whole_millis(*limit).is_none()) {
-            return Err(vec![format!("{setting}: Linkerd takes whole milliseconds, not {}", seconds(limit))]);
-        }
-    }
+    routes::check_limits(policy, TARGET)?;
     let millis = |limit: Duration| format!("{}ms", limit.as_millis());
     set(&mut annotations, "timeout.linkerd.io/request", policy.timeout.map(millis));
     expressed.policy.timeout = policy.timeout.map(wire);
@@ -82,18 +72,9 @@ fn route(selected: &Selected<'_>, policy: &Policy, host: &str, port: u16) -> Wri
         set(&mut matched, "method", method);
         json!([{ "method": matched }])
     });
-    let mut rule = json!({ "backendRefs": [{ "name": host, "port": port }] });
+    let mut rule = backend.rule();
     set(&mut rule, "matches", method);
-    let route = json!({
-        "apiVersion": "gateway.networking.k8s.io/v1",
-        "kind": "GRPCRoute",
-        "metadata": { "annotations": annotations },
-        "spec": {
-            "parentRefs": [{ "group": "", "kind": "Service", "name": host, "port": port }],
-            "rules": [rule],
-        },
-    });
-    Ok((route, expressed))
+    Ok((backend.route("GRPCRoute", annotations, rule), expressed))
 }
 
 /// Returns Linkerd's own waits.

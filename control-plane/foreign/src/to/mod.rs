@@ -11,6 +11,7 @@ mod istio;
 mod kitex;
 mod linkerd;
 mod retry_policy;
+mod routes;
 
 pub(crate) use self::grpc::breaker;
 
