@@ -49,10 +49,10 @@ impl Edit for KeepStop {
 }
 
 /// The body of a response to a caller or the service.
-pub(crate) type AnyBody = UnsyncBoxBody<Bytes, Reset>;
+pub(crate) type BoxedBody = UnsyncBoxBody<Bytes, Reset>;
 
 /// Returns a body for a response made here.
-pub(crate) fn no_body() -> AnyBody {
+pub(crate) fn no_body() -> BoxedBody {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
@@ -148,7 +148,7 @@ where
 }
 
 /// As [`edited`], with the type of the body erased.
-pub(crate) fn answer<B, E>(response: Response<B>, edit: E) -> Response<AnyBody>
+pub(crate) fn answer<B, E>(response: Response<B>, edit: E) -> Response<BoxedBody>
 where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,

@@ -25,7 +25,7 @@ use self::link::Link;
 use crate::context::{Contexts, Ids, Kept, carriers};
 use crate::counters::{Counters, LeftOut};
 use crate::failure::{self, Reset};
-use crate::fields::{self, AnyBody, Edit};
+use crate::fields::{self, BoxedBody, Edit};
 use crate::listen::{self, Drain};
 use crate::request_body::RequestBody;
 
@@ -122,9 +122,9 @@ impl Edit for Settle {
 }
 
 impl Service<Request<Incoming>> for Forward {
-    type Response = Response<AnyBody>;
+    type Response = Response<BoxedBody>;
     type Error = Reset;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<AnyBody>, Reset>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<BoxedBody>, Reset>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut task::Context<'_>) -> Poll<Result<(), Reset>> {
         Poll::Ready(Ok(()))

@@ -20,7 +20,7 @@ use crate::config::{Callee, Tls};
 use crate::context::{Contexts, Ids, OfId, carriers};
 use crate::counters::{By, Counters};
 use crate::failure::{self, Reset};
-use crate::fields::{self, AnyBody, Edit as _, Edited, KeepStop, LeavePushback};
+use crate::fields::{self, BoxedBody, Edit as _, Edited, KeepStop, LeavePushback};
 use crate::request_body::RequestBody;
 
 static RETRY: HeaderName = HeaderName::from_static("damper-retry");
@@ -70,7 +70,7 @@ impl Outbound {
     }
 
     /// Sends a call.
-    pub(crate) async fn call(self, mut request: Request<Incoming>) -> Result<Response<AnyBody>, Reset> {
+    pub(crate) async fn call(self, mut request: Request<Incoming>) -> Result<Response<BoxedBody>, Reset> {
         request.extensions_mut().clear();
         drop_meaningless_authority(&mut request);
         if !fields::is_grpc(&request) {
@@ -139,7 +139,7 @@ impl Outbound {
 }
 
 /// Returns the response to a call that failed without one.
-fn failed(error: BoxError, mut edit: LeavePushback<Stopped>) -> Result<Response<AnyBody>, Reset> {
+fn failed(error: BoxError, mut edit: LeavePushback<Stopped>) -> Result<Response<BoxedBody>, Reset> {
     let mut response = failure::response(error, true)?;
     edit.edit(response.headers_mut());
     Ok(response.map(|()| fields::no_body()))
