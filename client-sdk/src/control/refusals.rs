@@ -32,7 +32,7 @@ pub(super) fn at_most<'a>(
 pub(super) fn note(refused: &[v1::Refusal]) {
     let Some(v1::Refusal { key, revision, reason, guard, kill }) = refused.first() else { return };
     let (count, first) = (refused.len(), format!("{key:?}"));
-    tracing::warn!(count, first = %Short(&first), guard, kill, revision, reason, "rules, guards or kills rejected; previous versions stay in force; without one a rule is off, and a guard or kill has no effect");
+    tracing::warn!(count, first = %Short(&first), guard, kill, revision, reason, "rules, guards or kill switches rejected: their previous versions stay in force; with no previous version a rule is off, and a guard or kill switch has no effect");
 }
 
 /// The beginning of a peer's text, on one line.

@@ -189,7 +189,7 @@ impl Shared {
         }
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             let callee = self.callee.name();
-            tracing::warn!(callee, %template, "not a path template: it must begin with a slash, without blanks");
+            tracing::warn!(callee, %template, "invalid path template: it must begin with a slash and contain no spaces");
         }
         of_any_path(verb.as_str())
     }

@@ -70,9 +70,13 @@ impl HandOvers {
         let mut warned = warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
             *warned = Some(Instant::now());
-            tracing::warn!(queue, problem, "failed call not handed over; the application gets its error");
+            tracing::warn!(
+                queue,
+                problem,
+                "a failed call could not be stored as a job; the application receives its error"
+            );
         } else {
-            tracing::debug!(queue, problem, "failed call not handed over");
+            tracing::debug!(queue, problem, "a failed call could not be stored as a job");
         }
     }
 }
@@ -194,7 +198,11 @@ impl HandOver {
 
     fn found_orphan(&self, job_id: &str, problem: &str) {
         self.counters.count_orphan();
-        tracing::warn!(job_id, problem, "cannot cancel the job of a call that counts as failed");
+        tracing::warn!(
+            job_id,
+            problem,
+            "a call was reported as failed to the application, but its job cannot be cancelled and may still run"
+        );
     }
 }
 

@@ -277,7 +277,7 @@ impl Runtime {
             tracing::warn!(
                 callee = callee.name,
                 method,
-                "limit of {MAX_ROUTES} methods reached; this and all further ones are counted as {OTHER_METHOD}, and only rules for every method apply to them"
+                "limit of {MAX_ROUTES} methods reached; this and all further ones are counted as {OTHER_METHOD}, and only rules with the method * apply to them"
             );
         }
     }
@@ -314,7 +314,7 @@ impl Registry {
         if self.callees.len() == MAX_ROUTES {
             tracing::warn!(
                 callee = name,
-                "limit of {MAX_ROUTES} callees reached; this and all further ones are counted as {OTHER_METHOD}, and only rules and kills for every callee apply to them"
+                "limit of {MAX_ROUTES} callees reached; this and all further ones are counted as {OTHER_METHOD}, and only rules and kill switches with the callee * apply to them"
             );
         }
         OTHER_METHOD

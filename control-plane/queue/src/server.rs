@@ -230,7 +230,9 @@ impl Inner {
 
     fn beaten(&self, Beat { server, adopted, .. }: Beat) {
         if self.server.swap(server.0, Ordering::Relaxed) != server.0 {
-            tracing::warn!("the other servers took this one for dead; its leases are theirs now");
+            tracing::warn!(
+                "another server took this one for dead and has its leases now; jobs that were delivered here may run again"
+            );
             self.state().drop_leases(self.now());
         }
         if !adopted.is_empty() {

@@ -157,11 +157,11 @@ impl Inner {
                 Ok(settled) => return settled,
                 // Repeating it would not help.
                 Err(Error::Invalid(reason)) => {
-                    tracing::error!(job = %settlement.id, reason, "a settlement was rejected by the job store");
+                    tracing::error!(job = %settlement.id, reason, "the job store rejected the result of a delivery");
                     return Settled::Lost;
                 }
                 Err(error) => {
-                    tracing::debug!(job = %settlement.id, %error, "a settlement waits for the store")
+                    tracing::debug!(job = %settlement.id, %error, "the result of a delivery cannot be stored yet; waiting for the job store")
                 }
             }
             sleep(wait).await;
@@ -175,7 +175,9 @@ impl Inner {
         loop {
             match self.store.get(id.job).await {
                 Ok(record) => return record.filter(|record| record.job.deliveries == id.delivery),
-                Err(error) => tracing::debug!(job = %id.job, %error, "a settlement waits for the store"),
+                Err(error) => {
+                    tracing::debug!(job = %id.job, %error, "the result of a delivery cannot be stored yet; waiting for the job store")
+                }
             }
             sleep(wait).await;
             wait = (wait * 2).min(LONGEST_WAIT);

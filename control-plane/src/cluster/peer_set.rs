@@ -112,7 +112,10 @@ impl PeerSet {
 async fn follow(cluster: Arc<Cluster>, replica: v1::Replica, known: watch::Receiver<Members>) -> String {
     let following = || PeerLink::of(cluster.clone(), replica.clone(), known.clone()).run();
     while AssertUnwindSafe(following()).catch_unwind().await.is_err() {
-        tracing::error!(replica = replica.id, "the task of a peer failed");
+        tracing::error!(
+            replica = replica.id,
+            "the internal task that queries another replica panicked; restarting it"
+        );
         cluster.peers.unreachable(&replica.id, "internal error; see the log of this replica".to_owned());
         cluster.fleet.hub.changed();
         sleep(AGAIN_AFTER).await;

@@ -33,7 +33,7 @@ codes! {
         "Free space or enlarge the volume. If the store is etcd, compact and defragment it or raise its quota, then disarm its NOSPACE alarm.";
     CLIENT_HELD = "client_held", Danger,
         "Connected services run rules that the control plane's store does not contain: they keep these rules and receive only kill switches.",
-        "If the store was emptied or restored from a backup, correct its rules and run `damper store accept`: the services then receive them. Otherwise compare the epoch (id of a store) and the revision that the services report with those of the store.";
+        "If the store was emptied or restored from a backup, correct its rules and run `damper store accept`: the services then receive them. Otherwise compare the revision of the services (`damper clients`) with that of the store (`damper store status`): if theirs is higher, the store lost changes.";
     REPLICA_UNREACHABLE = "replica_unreachable", Warning,
         "Another replica of the control plane is unreachable: the statistics shown here omit the services that are connected to it.",
         "Read the cause in `damper replicas`. A stopped replica leaves the list after 10 s; a running one is reconnected automatically.";
@@ -51,7 +51,7 @@ codes! {
         "Create a new token (`damper token create NAME --role ROLE --ttl TIME --file FILE --replace`), deploy it, then revoke the old one (`damper token revoke`).";
     CLOCKS_DIFFER = "clocks_differ", Warning,
         "The clocks of two replicas of the control plane differ by more than 2 s: kill switches and tokens expire at different times on them.",
-        "Synchronise the clocks of both machines with NTP or chrony. A kill switch that is set while both replicas run still lasts for its whole time.";
+        "Synchronise the clocks of both machines with NTP or chrony.";
     AGENT_DENIED = "agent_denied", Warning,
         "The control plane rejects a service because of its token or certificate: the service receives no rules.",
         "Give the service a token with the role agent and a scope that contains its name (`damper token create NAME --role agent --caller SERVICE`), or a client certificate that is issued for its name.";
@@ -65,8 +65,8 @@ codes! {
         "A kill switch stops retries and hedges, or all calls, of the routes that it selects.",
         "After the incident, end the kill switch with `damper unkill`, or let it expire.";
     KILL_NOT_APPLIED = "kill_not_applied", Danger,
-        "Connected services do not apply a kill switch in force: their SDK lacks the feature, or rejects it.",
-        "Update the SDK of these services. Until then, restart them with the environment variable DAMPER_MODE=off, or write `off` to their override file: both stop all their retries.";
+        "Connected services do not apply a kill switch in force: their SDK lacks the feature kill_switch, or rejects this kill switch.",
+        "Update the SDK of these services. Until then, restart them with the environment variable DAMPER_MODE=off, or write `off` to their override file: both stop all their retries. First attempts are still sent, even if the kill switch rejects all calls.";
 
     // Clients.
     NO_CLIENT_CONNECTED = "no_client_connected", Warning,
@@ -88,7 +88,7 @@ codes! {
         "A local override weakens the mode of a process (off or observe), so the process does not enforce its rules in full.",
         "Remove the environment variable DAMPER_MODE or the override file of the process when it is no longer needed.";
     NOT_LIVE = "not_live", Warning,
-        "A process is connected to the control plane, but still runs with the rules that it saved on its disk, or without rules.",
+        "A process is connected to the control plane, but has not applied its rules: it uses those saved on its disk, or none.",
         "If this lasts, list the rules that the process rejects (`damper clients --lagging`), and read the log of the process.";
     SERVER_LAYER_MISSING = "server_layer_missing", Warning,
         "A called service does not use the server layer of Damper's SDK, so its own retries multiply with those of its callers.",
@@ -96,7 +96,7 @@ codes! {
 
     // Routes.
     RETRY_STORM = "retry_storm", Danger,
-        "Retry storm: the calls of a route cause more than one retry or hedge per two calls.",
+        "Retry storm: the retries and hedges of a route are more than half of its calls.",
         "Stop the retries with `damper kill`. Then limit retries and hedges with the retry breaker or the budget of the rule for this route.";
     STORM_STOPPED = "storm_stopped", Warning,
         "A kill switch has stopped a retry storm; the rates of the last minute still include traffic from before.",
@@ -155,7 +155,7 @@ codes! {
         "A stored rule sets retry_breaker.mode to adaptive, which no longer exists; the rule uses the mode credit instead.",
         "Read about the mode credit in docs/policy.md. Then write the rule again (`damper rules put`) with the mode credit or ratio.";
     SMALL_CALLERS_UNLIMITED = "small_callers_unlimited", Hint,
-        "Many processes with few calls each retry the same callee: in an outage each may retry its first failure, and no limit applies to the sum of these retries.",
+        "Many processes with few calls each retry the same callee: in an outage each sends a few retries before its own limit stops it, and nothing limits their sum.",
         "Create a guard for the callee that sets ceiling.repeat_limit in observe mode. Check how many retries it would reject, then enforce it.";
 
     // Queues.

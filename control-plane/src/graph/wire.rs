@@ -53,7 +53,7 @@ pub(crate) fn route_text(bound: &v1::ChainBound) -> String {
     let first = bound.hops.first().map_or("", |hop| &hop.caller_service);
     let rest = bound.hops.iter().map(|hop| format!(" -> {}", hop.callee_service)).collect::<String>();
     let sends = bound.sends;
-    format!("{first}{rest}: at most {sends} attempts on the last hop per request at {first}")
+    format!("{first}{rest}: at most {sends} attempts on the last hop per request to {first}")
 }
 
 /// Formats the hops on which attempts multiply; empty if there are none.

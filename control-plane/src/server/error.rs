@@ -13,7 +13,7 @@ pub enum StartError {
     #[error(transparent)]
     StoreLocked(OpenError),
     /// The store is damaged; restore a backup.
-    #[error("the control plane's store is damaged: {0}")]
+    #[error("the control plane's store is damaged, restore it from a backup: {0}")]
     StoreDamaged(String),
     /// The store's URL or settings are wrong: a path, a file or an option.
     #[error(transparent)]

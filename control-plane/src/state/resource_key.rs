@@ -44,7 +44,7 @@ impl ResourceKey {
             kinds.into_iter().find_map(|(kind, make)| Some((key.strip_prefix(kind)?, make)))?;
         let subject = pattern_of(names).map(make);
         if subject.is_none() {
-            tracing::warn!(key, "a stored key names no pattern; left alone");
+            tracing::warn!(key, "ignoring a stored entry whose key is not a valid route key");
         }
         subject
     }
@@ -102,7 +102,7 @@ fn queue_of(key: &str, name: &str) -> Option<ResourceKey> {
         faults.is_empty()
     });
     if name.is_none() {
-        tracing::warn!(key, "a stored key names no queue; left alone");
+        tracing::warn!(key, "ignoring a stored entry whose key is not a valid queue name");
     }
     name.map(ResourceKey::Queue)
 }

@@ -132,5 +132,5 @@ pub(crate) fn decoded_whole<W: Message + Default>(value: &[u8]) -> Result<W, Str
 }
 
 fn warn(kind: &str, pattern: &Pattern, revision: u64, problem: &dyn Display) {
-    tracing::warn!(%pattern, revision, %problem, "stored {kind} cannot be read; rules there are off");
+    tracing::warn!(%pattern, revision, %problem, "stored {kind} cannot be read; rules for its routes are off");
 }

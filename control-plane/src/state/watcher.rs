@@ -329,7 +329,7 @@ impl StoreWatcher {
     fn go_on_from(&mut self, view: Snapshot) {
         if self.view.unaccepted.is_some() || view.epoch() != self.view.epoch() {
             let (epoch, revision) = (view.epoch(), view.revision());
-            tracing::warn!(%epoch, revision, known = %self.view.epoch(), "continuing from an accepted store");
+            tracing::warn!(%epoch, revision, known = %self.view.epoch(), "an operator accepted the new store; its rules are in force");
         }
         self.view = view;
         self.publish();
@@ -359,7 +359,7 @@ impl StoreWatcher {
             found_revision = revision,
             found_entries = unaccepted.entries,
             known_entries = self.view.entries(),
-            "the store is not the one that is known; serving from memory until it is back or an operator accepts it"
+            "the store was replaced: serving the earlier rules from memory until the earlier store is back or an operator accepts the new one (damper store accept)"
         );
         self.view.unaccepted = Some(Arc::new(unaccepted));
         self.publish();

@@ -73,7 +73,7 @@ fn decision(
     let at = before.map_or(proposal.at, |before| proposal.at.max(before + Duration::from_millis(1)));
     let Proposal { author, principal, reason, peer, .. } = proposal;
     let (subject, sets) = (ResourceKey::Kill(pattern.clone()), kill.is_some());
-    tracing::warn!(%subject, author, principal, reason, sets, "kill held in memory");
+    tracing::warn!(%subject, author, principal, reason, sets, "kill switch changed in memory only, until the store is available");
     v1::HeldKill { key: Some(pattern.into()), kill, at: Some(at.into()), author, principal, reason, peer }
 }
 
@@ -91,10 +91,12 @@ pub(crate) async fn run(writes: Arc<Writes>) {
             match writes.fleet.state.writer.propose(proposal(held)).await {
                 Ok(Committed { revision, .. }) => {
                     let (key, pattern, at) = (held.key(), held.pattern(), held.at());
-                    tracing::info!(key, revision, "held kill stored");
+                    tracing::info!(key, revision, "kill switch from memory written to the store");
                     let _ = writes.fleet.state.hold.send(Hold::Stored { pattern, at, revision }).await;
                 }
-                Err(error) => tracing::warn!(%error, "storing a held kill failed; retrying"),
+                Err(error) => {
+                    tracing::warn!(%error, "writing a kill switch from memory to the store failed; retrying")
+                }
             }
         }
         sleep(RETRY_DELAY.mul_f64(0.5 + fastrand::f64())).await;

@@ -309,7 +309,7 @@ pub(crate) async fn commit(
         Err(error) => {
             // The write is durable, so an error would be wrong.
             let revision = committed.revision;
-            tracing::warn!(%error, revision, "answering a write before the snapshot shows it");
+            tracing::warn!(%error, revision, "a write is stored, but this replica has not read it back yet; the next reads may be stale");
             writes.fleet.table()
         }
     };

@@ -189,7 +189,7 @@ async fn write_above_the_chain_limit_is_rejected_unless_forced() {
     for options in [v1::WriteOptions::default(), tried] {
         let (field, problem) = refused(put(&server, worse(), options).await);
         assert_eq!(field, "rule.policy");
-        let words = "shop -> orders -> stock: at most 5 attempts on the last hop per request at shop, \
+        let words = "shop -> orders -> stock: at most 5 attempts on the last hop per request to shop, \
                      more than the limit of 4";
         assert!(problem.starts_with(words), "{problem}");
     }

@@ -352,7 +352,7 @@ async fn explain_shows_what_guards_leave_of_the_winner() {
         problem: "5 is more than 3".to_owned(),
     };
     assert_eq!(answer.cuts, [cut]);
-    let limit = "each process of the callee accepts at most max(0.2 x first attempts, 3) extra attempts per method and 10 s";
+    let limit = "each process of the callee accepts, per method in 10 s, retries and hedges up to 0.2 of the first attempts, and at least 3";
     assert!(answer.notes.iter().any(|note| note.starts_with(limit)), "{:?}", answer.notes);
     server.stop().await;
 }

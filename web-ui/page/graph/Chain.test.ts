@@ -78,8 +78,8 @@ test("every edge has its amplification in picture and table", async () => {
 
 test("the worst path is listed hop by hop, measured and possible", async () => {
   shown("/chain", () => shop);
-  expect((await screen.findByTestId("worst-measured")).textContent).toMatch(/×2\.50.*high.*at stock per request at gateway/s);
-  expect(screen.getByTestId("worst-possible").textContent).toMatch(/≤ 5.*at stock per request at gateway/s);
+  expect((await screen.findByTestId("worst-measured")).textContent).toMatch(/×2\.50.*high.*at stock per request to gateway/s);
+  expect(screen.getByTestId("worst-possible").textContent).toMatch(/≤ 5.*at stock per request to gateway/s);
   const possible = screen.getByTestId("worst-possible").closest("section");
   expect(possible?.textContent).toMatch(/orders → stock.*multiplies.*≤ 3 each.*≤ 5/s);
 });

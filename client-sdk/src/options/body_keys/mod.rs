@@ -165,7 +165,7 @@ fn check_permissions(path: &Path, metadata: &Metadata) -> Result<(), String> {
     let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
     if let Some(warning) = warning_of(mode)? {
         let path = path.display();
-        tracing::warn!(%path, "file of body keys {warning}");
+        tracing::warn!(%path, "file with the encryption keys of job bodies {warning}");
     }
     Ok(())
 }

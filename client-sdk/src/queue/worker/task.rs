@@ -171,10 +171,10 @@ impl WorkerTask {
     fn unreadable(&mut self, lease: &LeaseId, job_id: &str, problem: &BodyProblem) {
         let queue = &self.queue;
         if self.warned_of_body.is_some_and(|at| at.elapsed() < WARN_EVERY) {
-            tracing::debug!(queue, job_id, %problem, "job not begun");
+            tracing::debug!(queue, job_id, %problem, "a job was not started");
         } else {
             self.warned_of_body = Some(Instant::now());
-            tracing::warn!(queue, job_id, %problem, "job not begun; further ones are logged once a minute");
+            tracing::warn!(queue, job_id, %problem, "a job was not started; this is logged at most once a minute");
         }
         self.shared.update(|stats| stats.unreadable += 1);
         // A lane without any job for this worker is taken from it for longer and longer.

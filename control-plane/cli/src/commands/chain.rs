@@ -16,7 +16,7 @@ use crate::remote::session::Session;
 /// Arguments of `damper chain`.
 #[derive(Args, Debug)]
 pub(crate) struct ChainArgs {
-    /// Show only the calls that lead to this service or come from it, directly or over other services
+    /// Show only the calls that lead to this service or come from it, directly or through other services
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     service: String,
     /// Time over which the rates are averaged: 5s, 10s or 1m [default: 10s]

@@ -46,7 +46,7 @@ fn text(route: &v1::RouteKey, response: &v1::ExplainResponse) -> String {
     }
     for v1::Loser { rule, reason } in &response.losers {
         let rule = rule.as_ref().map_or_else(String::new, named);
-        text.push_str(&format!("lost    {rule}: {}\n", printable(reason)));
+        text.push_str(&format!("unused  {rule}: {}\n", printable(reason)));
     }
     for note in &response.notes {
         text.push_str(&format!("note    {}\n", printable(note)));
@@ -55,7 +55,7 @@ fn text(route: &v1::RouteKey, response: &v1::ExplainResponse) -> String {
         text.push_str(&format!("found   {}\n", findings::of_server(found).replace('\n', "\n        ")));
     }
     if let Some(policy) = &response.effective {
-        let as_left = if response.cuts.is_empty() { "" } else { " after the cuts" };
+        let as_left = if response.cuts.is_empty() { "" } else { " and the limits of guards" };
         text.push_str(&format!("policy  with all defaults{as_left}:\n"));
         for line in manifest::yaml(policy).lines() {
             text.push_str(&format!("  {line}\n"));

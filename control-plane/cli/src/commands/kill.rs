@@ -41,7 +41,7 @@ pub(crate) struct KillArgs {
     /// Replace the stored kill switch for the same routes even if that one stops more or lasts longer
     #[arg(long)]
     replace: bool,
-    /// Set the kill switch even if its names match no known route and similar names exist
+    /// Set the kill switch even if no known route matches its names and they look misspelt
     #[arg(long)]
     unseen: bool,
     #[command(flatten)]

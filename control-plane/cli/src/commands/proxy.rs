@@ -56,7 +56,7 @@ struct RunArgs {
     /// Configuration, a YAML file
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Allow calls, service and admin port that are not on loopback, unencrypted
+    /// Allow unencrypted listeners, admin port and service on addresses other than loopback
     #[arg(long)]
     insecure_allow_remote: bool,
 }

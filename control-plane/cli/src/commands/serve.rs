@@ -57,7 +57,7 @@ fn start_logging(log: Log, filter: EnvFilter) {
 pub(super) fn take_descriptors() {
     match rlimit::increase_nofile_limit(u64::MAX) {
         Ok(limit) => tracing::debug!(limit, "open files"),
-        Err(error) => tracing::warn!(%error, "the limit of open files is unchanged"),
+        Err(error) => tracing::warn!(%error, "cannot raise the limit of open files (ulimit -n)"),
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct StatsArgs {
     /// Time between two updates of --watch, 1s to 60s
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: std::time::Duration,
-    /// Show all statistics of this route, which its processes then report every second. With -w the rates are
+    /// Show all statistics of this route; meanwhile its processes report every second. With -w the rates are
     /// those of the last second, unless --window is set
     #[arg(long, value_name = "'CALLER CLUSTER CALLEE METHOD'")]
     route: Option<String>,

@@ -65,9 +65,9 @@ pub(crate) struct ServeArgs {
     /// [default: 30d]
     #[arg(long, value_name = "TIME")]
     history_retention: Option<Retention>,
-    /// Largest number of attempts at the last service of a chain that one request to its first service may
-    /// cause, 1 to 1000. A change of rules above it requires --force [env: DAMPER_MAX_AMPLIFICATION]
-    /// [default: 16]
+    /// Most attempts that one request may cause at the last service of a call chain, 1 to 1000; three hops
+    /// with three attempts each make 27. A change of rules above it requires --force
+    /// [env: DAMPER_MAX_AMPLIFICATION] [default: 16]
     #[arg(long, value_name = "N")]
     max_amplification: Option<Amplification>,
     /// Format of the log on stderr [env: DAMPER_LOG] [default: text]

@@ -98,7 +98,8 @@ struct RunArgs {
     /// the effect of enforcing them
     #[arg(long)]
     observe: bool,
-    /// Shortest length of a phase of the scenario; a phase that the retry breaker must outlast is longer
+    /// Shortest length of a phase of the scenario; phases in which the retry breaker opens and recovers take
+    /// longer
     #[arg(long, value_name = "SECONDS", default_value_t = 12, value_parser = value_parser!(u64).range(1..=3600))]
     phase_seconds: u64,
     /// Address of the demo's control plane and its web UI [default: 127.0.0.1:7600, or a free port if 7600 is

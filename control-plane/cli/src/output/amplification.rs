@@ -48,9 +48,9 @@ fn path(bound: &v1::ChainBound) -> Vec<(&str, &str)> {
 pub(crate) fn chain_text(bound: &v1::ChainBound) -> String {
     let first = bound.hops.first().map_or("", |hop| &hop.caller_service);
     let services: String = bound.hops.iter().map(|hop| format!(" -> {}", hop.callee_service)).collect();
-    let circle = if bound.has_circle { " (the calls form a cycle; each edge is followed once)" } else { "" };
+    let circle = if bound.has_circle { " (the calls form a cycle, which is counted once)" } else { "" };
     let sends = attempts_text(bound.sends);
-    printable(&format!("{first}{services}: at most {sends} on the last hop per request at {first}{circle}"))
+    printable(&format!("{first}{services}: at most {sends} on the last hop per request to {first}{circle}"))
 }
 
 /// Returns a line for each hop.
@@ -81,15 +81,15 @@ pub(crate) fn bound_text(bound: &v1::Bound) -> String {
     }
     let most = format!("at most {max_attempts} attempts per call");
     if steady == 0.0 {
-        return format!("{most}, sustained: no retry breaker");
+        return format!("{most}, also while all of them fail (no retry breaker)");
     }
     let window = window.and_then(convert::length);
     let free = match (free_retries_per_window, window) {
         (0, _) | (_, None) => String::new(),
-        (1, Some(window)) => format!(", plus 1 retry per {} s and process", window.as_secs_f64()),
-        (n, Some(window)) => format!(", plus {n} retries per {} s and process", window.as_secs_f64()),
+        (1, Some(window)) => format!(", plus 1 retry per {} s in each process", window.as_secs_f64()),
+        (n, Some(window)) => format!(", plus {n} retries per {} s in each process", window.as_secs_f64()),
     };
-    format!("{most}; {steady} per call sustained while retries fail{free}")
+    format!("{most}; {steady} per call on average while retries fail{free}")
 }
 
 #[cfg(test)]
@@ -114,10 +114,10 @@ mod tests {
         assert_eq!(
             lines(&less, &more),
             [
-                "more on this hop: at most 2 attempts per call; 1.1 per call sustained \
+                "more on this hop: at most 2 attempts per call; 1.1 per call on average \
                  while retries fail (was: 1 attempt per call)",
                 "more along the worst chain: shop -> cart -> stock: at most 4 attempts on the last hop per \
-                 request at shop (was: 3 attempts)",
+                 request to shop (was: 3 attempts)",
             ]
         );
         assert!(lines(&more, &less).iter().all(|line| line.starts_with("less ")));
@@ -141,7 +141,7 @@ mod tests {
     fn chain_is_shown_as_a_whole_and_by_hop() {
         let hops = vec![hop("shop", "orders", 1, 1, false), hop("orders", "stock", 3, 3, true)];
         let bound = v1::ChainBound { hops, sends: 3, has_circle: false };
-        let whole = "shop -> orders -> stock: at most 3 attempts on the last hop per request at shop";
+        let whole = "shop -> orders -> stock: at most 3 attempts on the last hop per request to shop";
         assert_eq!(chain_text(&bound), whole);
         assert_eq!(
             hop_lines(&bound),
@@ -160,11 +160,14 @@ mod tests {
             bound_text(&v1::Bound { max_attempts, steady_attempts_per_call, free_retries_per_window, window })
         };
         assert_eq!(bound(1, 1.0, 0, None), "1 attempt per call");
-        let long_run = "at most 3 attempts per call; 1.1 per call sustained while retries fail";
-        assert_eq!(bound(3, 1.1, 3, Some(10)), format!("{long_run}, plus 3 retries per 10 s and process"));
-        assert_eq!(bound(3, 1.1, 1, Some(10)), format!("{long_run}, plus 1 retry per 10 s and process"));
+        let long_run = "at most 3 attempts per call; 1.1 per call on average while retries fail";
+        assert_eq!(
+            bound(3, 1.1, 3, Some(10)),
+            format!("{long_run}, plus 3 retries per 10 s in each process")
+        );
+        assert_eq!(bound(3, 1.1, 1, Some(10)), format!("{long_run}, plus 1 retry per 10 s in each process"));
         assert_eq!(bound(3, 1.1, 0, Some(10)), long_run);
-        let unbounded = "at most 3 attempts per call, sustained: no retry breaker";
+        let unbounded = "at most 3 attempts per call, also while all of them fail (no retry breaker)";
         assert_eq!(bound(3, 0.0, 0, None), unbounded);
     }
 }

@@ -22,8 +22,8 @@ pub(crate) struct WriteArgs {
     /// Reason of the change, recorded in the history
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) reason: String,
-    /// Write even if the rules then exceed the limit of attempts per request that the server has
-    /// (--max-amplification); requires --reason
+    /// Write even if a request may then cause more attempts than the server allows (--max-amplification);
+    /// requires --reason
     #[arg(long, requires = "reason")]
     pub(crate) force: bool,
     /// Author of the change, recorded in the history [default: the system's user@host]

@@ -110,8 +110,8 @@ fn dry_run_answers_and_changes_nothing() {
     server.run_with(&["rules", "put", "-f", "-", "--dry-run"], rule.as_bytes()).ok();
     assert_eq!(server.rules(), 0);
     server.apply(&rule);
-    let more = "more on this hop: at most 3 attempts per call; 1.02 per call sustained while \
-                retries fail, plus 1 retry per 10 s and process (was: 1 attempt per call)";
+    let more = "more on this hop: at most 3 attempts per call; 1.02 per call on average while \
+                retries fail, plus 1 retry per 10 s in each process (was: 1 attempt per call)";
     let promoted = server.run_key(&["rules", "promote", "--dry-run"]);
     assert!(promoted.err.contains(more), "{promoted:?}");
     promoted.ok();
@@ -130,7 +130,7 @@ fn explain_shows_winner_loser_and_bound() {
     let route = ["explain", "checkout", "online", "inventory", "inventory.v1.Inventory/Reserve"];
     let text = server.run(&route).ok();
     for part in
-        ["rule    checkout * inventory", "at most 4 attempts", "lost    * * inventory", "max_attempts: 4"]
+        ["rule    checkout * inventory", "at most 4 attempts", "unused  * * inventory", "max_attempts: 4"]
     {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -140,7 +140,7 @@ fn explain_shows_cuts_and_owner_of_a_guard() {
     let told = server.run(&route).ok();
     let cut = "cut     policy.retry.max_attempts: 5 is more than 3, the ceiling of guard * * inventory * \
                (owner team-inventory)";
-    for part in [cut, "at most 3 attempts per call", "after the cuts", "max_attempts: 3"] {
+    for part in [cut, "at most 3 attempts per call", "and the limits of guards", "max_attempts: 3"] {
         assert!(told.contains(part), "{part}: {told}");
     }
     let json = server.run(&[&route[..], &["-o", "json"]].concat()).json();

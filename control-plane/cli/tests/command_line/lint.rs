@@ -181,7 +181,7 @@ fn writes_tell_severity_code_and_remedy() {
     let route = ["checkout", "default", "inventory", "inventory.v1.Inventory/Reserve"];
     let explained = server.run(&[&["explain"], &route[..]].concat()).ok();
     assert!(explained.contains("found   critical breaker_off "), "{explained}");
-    let chain = "chain   checkout -> inventory: at most 1 attempt on the last hop per request at checkout\n";
+    let chain = "chain   checkout -> inventory: at most 1 attempt on the last hop per request to checkout\n";
     assert!(explained.contains(chain), "observe repeats nothing: {explained}");
 }
 

@@ -114,7 +114,7 @@ fn policy(
         let Some(delay) =
             reader.duration(&at, hedging.hedging_delay.as_ref()).filter(|delay| !delay.is_zero())
         else {
-            reader.fault(&at, "a rule hedges after a delay of at least 1ms");
+            reader.fault(&at, "the delay of a hedge must be at least 1ms");
             return None;
         };
         let delay = v1::HedgeDelay { kind: Some(v1::hedge_delay::Kind::Fixed(wire(delay))) };

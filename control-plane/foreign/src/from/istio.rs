@@ -98,7 +98,12 @@ pub(super) fn read(value: Value, path: &str, reader: &mut Reader<'_>) {
         let policy = policy(route, &path, reader, &mut findings);
         for host in &spec.hosts {
             if host.contains('*') {
-                reader.fault(&path, format!("{host:?} is no callee of a rule"));
+                reader.fault(
+                    &path,
+                    format!(
+                        "the host {host:?} has a wildcard, and a rule needs the exact name of its callee"
+                    ),
+                );
             } else if route.r#match.is_empty() {
                 reader.add(&path, key(None, None, host, "*"), policy.clone(), findings.clone());
             } else {

@@ -34,7 +34,7 @@ pub(super) fn read(
     let conditions = codes::read(policy.conditions);
     let path = join(policy.path, policy.field);
     for unknown in &conditions.unknown {
-        reader.fault(&path, format!("{unknown:?} is no condition of a retry"));
+        reader.fault(&path, format!("unknown retry condition {unknown:?}"));
     }
     findings.extend(conditions.findings.into_iter().map(|message| finding(&path, message)));
     if conditions.codes.is_empty() {

@@ -1,6 +1,6 @@
 //! Creates or replaces one queue.
 //!
-//! A change acts on waiting jobs from their next decision on. Neither guards nor the limit along the chain
+//! A change also applies to jobs that already wait. Neither guards nor the limit along the chain
 //! concern a queue: a delivery is sent once.
 
 use std::sync::Arc;

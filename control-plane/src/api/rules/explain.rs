@@ -101,7 +101,7 @@ fn limits(table: &Snapshot, route: &RouteKey) -> Vec<String> {
             Mode::Off => return format!("the retry limit of guard {} is off", guard.pattern()),
         };
         format!(
-            "each process of the callee {does} at most max({ratio} x first attempts, {min}) extra attempts per method and 10 s (guard {})",
+            "each process of the callee {does}, per method in 10 s, retries and hedges up to {ratio} of the first attempts, and at least {min} (guard {})",
             guard.pattern()
         )
     });
@@ -117,7 +117,7 @@ fn notes(
     let mut notes = Vec::new();
     match &explanation.winner {
         None if let Some(rule) = unread => {
-            notes.push(format!("{rule} is off: {UNREAD}; less specific rules do not apply instead"));
+            notes.push(format!("{rule} is off: {UNREAD}; no less specific rule replaces it"));
         }
         Some(winner) if let Some(guard) = unread => {
             notes.push(format!("rule {} is off: {guard} is {UNREAD}", winner.pattern()));

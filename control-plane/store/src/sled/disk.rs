@@ -111,7 +111,7 @@ impl Disk {
         let written = File::create(&path)
             .and_then(|mut file| (0..RESERVE_BYTES >> 16).try_for_each(|_| file.write_all(&[0; 1 << 16])));
         if let Err(error) = &written {
-            tracing::warn!(%error, "writing the store's reserve file failed");
+            tracing::warn!(%error, "cannot write the file that reserves disk space for kill switches");
             // The partial file takes room.
             let _ = fs::remove_file(&path);
         }
@@ -130,7 +130,9 @@ impl Disk {
     fn note(&mut self, is_full: bool) {
         match (self.is_full, is_full) {
             (false, true) => {
-                tracing::error!("the store's disk is full; accepting only kills and removals");
+                tracing::error!(
+                    "the store's disk is full; only kill switches can be set and ended, and entries deleted"
+                );
             }
             (true, false) => tracing::info!("the store's disk has room again"),
             _ => {}

@@ -38,7 +38,7 @@ pub(crate) struct FilterArgs {
 /// State of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum State {
-    /// Waits for its time or for a delivery
+    /// Not due yet, or due and not delivered yet
     Waiting,
     /// Behind another job with the same order key
     Behind,
@@ -50,7 +50,7 @@ pub(crate) enum State {
     Dead,
     /// Cancelled
     Cancelled,
-    /// Its time ran out
+    /// Not done before it expired
     Expired,
 }
 

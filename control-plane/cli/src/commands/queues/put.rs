@@ -18,7 +18,7 @@ use crate::remote::write::WriteArgs;
     owner: team-orders\n  \
     policy: { mode: enforce, retry: { max_attempts: 20, per_attempt_timeout: 30s } }\n  \
     workers: [orders]\n\n\
-    A change acts on waiting jobs from their next decision on. A manifest with a revision is only written if \
+    A change also applies to jobs that already wait. A manifest with a revision is only written if \
     the queue is still at that revision.")]
 pub(crate) struct PutArgs {
     #[command(flatten)]

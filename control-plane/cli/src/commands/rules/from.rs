@@ -31,13 +31,13 @@ pub(crate) struct FromArgs {
     /// Callee, required for grpc-service-config and kitex
     #[arg(long, value_name = "SERVICE")]
     callee: Option<String>,
-    /// Label of pods that has the caller's name, for istio
+    /// Pod label that contains the name of the caller, for istio
     #[arg(long, value_name = "LABEL")]
     caller_label: Option<String>,
-    /// Label of pods that has the caller's cluster, for istio
+    /// Pod label that contains the cluster of the caller, for istio
     #[arg(long, value_name = "LABEL")]
     cluster_label: Option<String>,
-    /// Service of gRPC that has the methods, for kitex
+    /// Full name of the gRPC service whose methods the policies name, such as shop.v1.Stock; required for kitex
     #[arg(long, value_name = "SERVICE")]
     service: Option<String>,
 }

@@ -28,10 +28,10 @@ use crate::remote::session::Session;
 pub(crate) struct ToArgs {
     /// Target
     target: Target,
-    /// Rules from these manifests instead of the server; with --check the deployed documents
+    /// Read the rules from these manifests, not from the server; with --check: the deployed documents
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-")]
     files: Vec<PathBuf>,
-    /// Compare the documents with the deployed ones in -f; the rules are the server's
+    /// Compare the generated documents with the deployed ones in -f; rules are read from the server
     #[arg(long, requires = "files", conflicts_with = "accept")]
     check: bool,
     /// Only rules for this callee, repeatable [default: all callees that rules name]
@@ -46,19 +46,19 @@ pub(crate) struct ToArgs {
     /// Language of the caller, for grpc-service-config: only some have hedging
     #[arg(long)]
     language: Option<Language>,
-    /// Label of pods that has the caller's name, for istio
+    /// Pod label that contains the name of the caller, for istio
     #[arg(long, value_name = "LABEL")]
     caller_label: Option<String>,
-    /// Label of pods that has the caller's cluster, for istio
+    /// Pod label that contains the cluster of the caller, for istio
     #[arg(long, value_name = "LABEL")]
     cluster_label: Option<String>,
-    /// Also write the filter that keeps the retry flag, for istio and envoy
+    /// Also write the filter with which Envoy passes the retry flag on, for istio and envoy
     #[arg(long)]
     chain_flag: bool,
     /// Port of the callee's Service, for linkerd and gateway-api
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Exit with 0 although settings are changed, or also lost
+    /// Exit with 0 even if the translation is not exact
     #[arg(long)]
     accept: Option<Accept>,
 }
@@ -98,9 +98,9 @@ enum Language {
 /// Worst accepted outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Accept {
-    /// Settings that the target does in another way
+    /// Accept settings that work differently in the target
     Changed,
-    /// Also settings that the target does not have
+    /// Accept also settings that the target does not support
     Lost,
 }
 

@@ -65,11 +65,11 @@ impl ChangeArgs {
 pub(crate) enum Role {
     /// Reads everything except the list of tokens
     Viewer,
-    /// Writes rules
+    /// Viewer that also writes rules
     Editor,
-    /// Writes guards and kills, overrides limits, rolls back everything
+    /// Editor that also writes guards and kill switches, overrides limits, rolls back everything
     Operator,
-    /// Creates and revokes tokens
+    /// Operator that also creates and revokes tokens
     Admin,
     /// Receives rules and reports, for SDKs
     Agent,

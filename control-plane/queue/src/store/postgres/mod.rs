@@ -236,7 +236,10 @@ impl Shared {
         let reader = self.reader().await?.connection;
         if !servers::beat(&reader, self.server(), published).await? {
             let new = servers::register(&reader).await?;
-            tracing::warn!(server = new.0, "taken for dead by another server; all leases are void");
+            tracing::warn!(
+                server = new.0,
+                "another server took this one for dead; it continues under a new id"
+            );
             self.server.store(new.0, Ordering::Relaxed);
             servers::beat(&reader, new, published).await?;
         }
@@ -255,7 +258,7 @@ impl Shared {
                     tracing::warn!(
                         server = beating.server.0,
                         leases = leases.len(),
-                        "took over a dead server"
+                        "took over the leases of a dead server"
                     );
                     adopted.extend(leases);
                 }
