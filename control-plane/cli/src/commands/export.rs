@@ -25,7 +25,7 @@ const HEADER: &str =
 #[derive(Args, Debug)]
 #[command(after_help = "YAML unless -o json is given. Fails on a rule that the server cannot read.")]
 pub(crate) struct ExportArgs {
-    /// Export the rules, guards and queues as they were at this revision [default: the newest]
+    /// Export the rules, guards and queues as they were at this revision of the store [default: the newest]
     #[arg(long, value_name = "REV")]
     revision: Option<u64>,
     /// File for the export; an existing file is replaced once the export is complete [default: standard

@@ -20,7 +20,7 @@ use crate::remote::session::Session;
 pub(crate) struct FailuresArgs {
     #[command(flatten)]
     route: Route,
-    /// Continue until Ctrl-C and print new failed calls
+    /// Keep running until Ctrl-C and print each new failed call
     #[arg(short, long)]
     watch: bool,
 }

@@ -25,7 +25,8 @@ pub(crate) struct ImportArgs {
     /// deleted
     #[arg(long)]
     replace: bool,
-    /// Allow an import without manifests, which leaves the server empty
+    /// Allow an import without manifests; with --replace it deletes all rules, guards and queues of the
+    /// server
     #[arg(long)]
     allow_empty: bool,
     #[command(flatten)]

@@ -38,7 +38,8 @@ pub(crate) struct KillArgs {
     /// routes
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
-    /// Replace the stored kill switch for the same routes even if that one stops more or lasts longer
+    /// Replace the stored kill switch for the same routes even if the stored one stops more calls or lasts
+    /// longer
     #[arg(long)]
     replace: bool,
     /// Set the kill switch even if no known route matches its names and they look misspelt

@@ -34,7 +34,7 @@ pub(super) struct DoorArgs {
     /// Serve the metrics without TLS on the address of --metrics-listen [env: DAMPER_METRICS_PLAINTEXT]
     #[arg(long)]
     metrics_plaintext: bool,
-    /// Time that open connections have to end when the server shuts down, at most 1h; then it closes them
+    /// Time that the server waits at shutdown for open connections to end, at most 1h; then it closes them
     /// [env: DAMPER_DRAIN] [default: 3s]
     #[arg(long, value_name = "TIME")]
     drain: Option<Drain>,

@@ -52,17 +52,17 @@ pub(crate) struct ServeArgs {
     /// [env: DAMPER_QUEUES_PASSWORD_FILE, or DAMPER_QUEUES_PASSWORD]
     #[arg(long, value_name = "FILE")]
     queues_password_file: Option<PathBuf>,
-    /// Confirm that no other server uses the same --store in etcd, so that --queues may be a local file [env:
-    /// DAMPER_SINGLE_SERVER]
+    /// Your statement that no other server uses the same --store in etcd, so that --queues may be a local
+    /// file [env: DAMPER_SINGLE_SERVER]
     #[arg(long)]
     single_server: bool,
     /// Separate address on which the server serves /metrics, /livez and /readyz [env: DAMPER_METRICS_LISTEN]
     /// [default: only on --listen]
     #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
     metrics_listen: Option<SocketAddr>,
-    /// Time for which the history keeps a change, at least 24h; the newest 1,000 changes are kept longer. If
-    /// the history exceeds 32 MiB, its oldest changes are removed earlier [env: DAMPER_HISTORY_RETENTION]
-    /// [default: 30d]
+    /// Time for which the history keeps a change, at least 24h; the newest 1,000 changes are kept even if
+    /// older. If the history exceeds 32 MiB, its oldest changes are removed earlier
+    /// [env: DAMPER_HISTORY_RETENTION] [default: 30d]
     #[arg(long, value_name = "TIME")]
     history_retention: Option<Retention>,
     /// Most attempts that one request may cause at the last service of a call chain, 1 to 1000; three hops

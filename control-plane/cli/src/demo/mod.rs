@@ -78,7 +78,7 @@ enum Command {
 
 #[derive(clap::Args, Clone, Debug)]
 struct RunArgs {
-    /// End the demo after this time, but not before the end of its scenario [default: only on Ctrl-C]
+    /// End the demo after this time, or with its scenario if that ends later [default: run until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
     /// Write the measurements to this file as JSON at the end of the scenario
@@ -91,7 +91,7 @@ struct RunArgs {
     /// Random seed that selects which calls fail
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Run no scenario, only healthy services under rules of Damper, for your own experiments
+    /// Run no scenario: start healthy services with rules of Damper, for your own experiments
     #[arg(long, conflicts_with_all = ["report", "observe", "phase_seconds"])]
     playground: bool,
     /// Add a phase in which the first rules only observe the outage and retry nothing; the demo then predicts

@@ -127,5 +127,5 @@ impl Stock {
 }
 
 fn down() -> Status {
-    Status::unavailable("the demo's fault switch makes this call of the service stock fail")
+    Status::unavailable("the demo's fault switch makes this call to stock fail")
 }

@@ -18,13 +18,13 @@ pub(crate) struct FilterArgs {
 /// The part of a filter that concerns the key.
 #[derive(Args, Debug)]
 pub(crate) struct NameArgs {
-    /// List only entries with this calling service; '*' lists the rules and guards for all callers
+    /// List only entries with this caller; '*' lists only those whose caller is *
     #[arg(long, value_name = "SERVICE")]
     caller: Option<String>,
     /// List only entries whose callers run in this cluster
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
-    /// List only entries with this called service
+    /// List only entries with this callee
     #[arg(long, value_name = "SERVICE")]
     callee: Option<String>,
     /// List only entries with this method

@@ -27,10 +27,10 @@ pub(crate) struct ChangesArgs {
     /// List only changes by this author
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     by: String,
-    /// List only changes after a time (2026-07-01T12:00:00Z) or an age (2h)
+    /// List only changes after a time (2026-07-01T12:00:00Z) or newer than an age (2h)
     #[arg(long, value_name = "WHEN", value_parser = moment)]
     since: Option<SystemTime>,
-    /// List only changes before a time or an age
+    /// List only changes before a time (2026-07-01T12:00:00Z) or older than an age (2h)
     #[arg(long, value_name = "WHEN", value_parser = moment)]
     until: Option<SystemTime>,
     /// List only changes with this revision or a later one

@@ -16,7 +16,7 @@ pub(crate) struct SeverityFilter {
     /// Lowest severity of a finding that makes the command exit with status 79
     #[arg(long, value_name = "SEVERITY", default_value = "warning")]
     min_severity: Least,
-    /// Ignore findings with this code; repeatable
+    /// Leave out findings with this code; repeatable
     #[arg(long = "allow", value_name = "CODE")]
     allowed: Vec<String>,
 }

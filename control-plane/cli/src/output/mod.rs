@@ -23,11 +23,11 @@ use crate::error::{CliError, print_message};
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Table
+    /// Text in columns
     Table,
-    /// One document, or one per rule in the form of `apply -f`
+    /// YAML; rules, guards and queues are manifests for `damper apply -f`
     Yaml,
-    /// One value, or one per line of a stream
+    /// JSON; commands that keep running print one value per line
     Json,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct ServerArgs {
     /// [default: http://127.0.0.1:7600]
     #[arg(long, global = true, value_name = "URL", env = "DAMPER_SERVER", hide_env_values = true)]
     pub(crate) server: Option<String>,
-    /// PEM file with the CA certificates that verify the server [env: DAMPER_CA_FILE]
+    /// PEM file with the CA certificates that verify the server's certificate [env: DAMPER_CA_FILE]
     /// [default: the system's]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,

@@ -27,7 +27,7 @@ pub(crate) struct WaitArgs {
     /// [default: return when the change is stored]
     #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "100%", value_parser = share)]
     wait: Option<f64>,
-    /// Longest time that --wait waits
+    /// Longest time for --wait; after it the command fails
     #[arg(long, value_name = "DURATION", default_value = "30s", requires = "wait", value_parser = within)]
     timeout: Duration,
 }

@@ -15,7 +15,7 @@ use crate::remote::session::Session;
 pub(crate) struct BodyArgs {
     /// Id of the job
     job: String,
-    /// Reason for reading the body, recorded in the server's log
+    /// Reason for reading the body of the job, recorded in the server's log
     #[arg(long, value_name = "TEXT")]
     reason: String,
 }

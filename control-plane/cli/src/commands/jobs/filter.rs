@@ -15,7 +15,7 @@ pub(crate) struct FilterArgs {
     /// Select only jobs in this state; can be repeated
     #[arg(long = "state", value_name = "STATE")]
     states: Vec<State>,
-    /// Select only jobs whose last failure had this gRPC code, such as UNAVAILABLE
+    /// Select only jobs whose most recent failure had this gRPC code, such as UNAVAILABLE
     #[arg(long, value_name = "CODE", value_parser = read_code)]
     code: Option<Code>,
     /// Select only jobs with this key
@@ -40,13 +40,13 @@ pub(crate) struct FilterArgs {
 pub(crate) enum State {
     /// Not due yet, or due and not delivered yet
     Waiting,
-    /// Behind another job with the same order key
+    /// Waits for an earlier job with the same order key
     Behind,
-    /// Delivered to a worker
+    /// Delivered to a worker, not ended yet
     Leased,
     /// Finished
     Done,
-    /// Given up and kept
+    /// Given up; kept for a replay
     Dead,
     /// Cancelled
     Cancelled,

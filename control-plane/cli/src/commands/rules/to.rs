@@ -34,10 +34,10 @@ pub(crate) struct ToArgs {
     /// Compare the generated documents with the deployed ones in -f; rules are read from the server
     #[arg(long, requires = "files", conflicts_with = "accept")]
     check: bool,
-    /// Only rules for this callee, repeatable [default: all callees that rules name]
+    /// Use only rules for this callee; repeatable [default: all callees that rules name]
     #[arg(long, value_name = "SERVICE")]
     callee: Vec<String>,
-    /// Only rules for this caller
+    /// Use only rules for this caller
     #[arg(long, value_name = "SERVICE")]
     caller: Option<String>,
     /// Cluster of the caller [default: default]

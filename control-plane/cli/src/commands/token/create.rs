@@ -24,12 +24,12 @@ pub(crate) struct CreateArgs {
     /// Role of the token
     #[arg(long)]
     role: Role,
-    /// Scope of the token: allows only this calling service and its rules, an exact name or PREFIX*;
-    /// repeatable
+    /// Limit the token to this caller, an exact name or PREFIX*: an agent may connect as this service only, an
+    /// editor may write only rules with this caller; repeatable
     #[arg(long, value_name = "SERVICE")]
     caller: Vec<String>,
-    /// Scope of the token: allows only rules, guards and kill switches for this called service, an exact name
-    /// or PREFIX*; repeatable
+    /// Limit the token to this callee, an exact name or PREFIX*: only rules, guards and kill switches for it
+    /// can be written; repeatable
     #[arg(long, value_name = "SERVICE")]
     callee: Vec<String>,
     /// Lifetime of the token, 1m to 3650d, or never
@@ -38,7 +38,7 @@ pub(crate) struct CreateArgs {
     /// Write the token to this new file (mode 0600) instead of stdout
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Overwrite an existing --file; the token in it stays valid until it is revoked
+    /// Overwrite an existing --file; the old token in it stays valid until it is revoked
     #[arg(long, requires = "file")]
     replace: bool,
     #[command(flatten)]
