@@ -4,6 +4,7 @@
 //! credits, pace, rate and `max_in_flight` allow, and sends them after the commit. A store that several
 //! servers share may give fewer: it keeps the bounds over all of them. Jobs that wait are in the store alone.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use futures_util::future::join_all;
 use tokio::time::{sleep, sleep_until, timeout};
 
 use crate::shared::Inner;
-use crate::state::lease::Lease;
-use crate::state::lease::{Ended, HowEnded};
+use crate::state::State;
+use crate::state::lease::{Ended, HowEnded, Lease};
 use crate::state::plan::Ask;
 use crate::store::{self, LeaseRequest, Record};
 
@@ -22,15 +23,35 @@ const STORE_AGAIN_AFTER: Duration = Duration::from_millis(500);
 const LEAST_BYTES: u64 = 1 << 20;
 /// Time between two comparisons of the leases here with those of the store.
 const RECLAIM_EVERY: Duration = Duration::from_secs(60);
+/// Failed requests that are remembered.
+const MAX_UNSURE: usize = 1_024;
+
+/// Requests for due jobs that failed, by the seeds of their tokens. The outcome of each is unknown: its
+/// commit may even follow later.
+#[derive(Default)]
+struct Unsure(VecDeque<u64>);
+
+impl Unsure {
+    fn add(&mut self, seed: u64) {
+        self.0.truncate(MAX_UNSURE - 1);
+        self.0.push_front(seed);
+    }
+
+    /// Returns true if one of the requests made this lease: it was not sent to a worker.
+    fn made(&self, lease: &Lease) -> bool {
+        let (id, delivery) = lease.key();
+        self.0.iter().any(|seed| store::token(*seed, id, delivery) == lease.token)
+    }
+}
 
 impl Inner {
     /// Delivers jobs for ever.
     pub(crate) async fn deliver(self: &Arc<Self>) {
         let mut reclaimed = self.now().instant;
-        let mut is_unsure = false;
+        let (mut is_unsure, mut unsure) = (false, Unsure::default());
         loop {
             if is_unsure || reclaimed.elapsed() >= RECLAIM_EVERY {
-                is_unsure = self.reclaim().await.is_err();
+                is_unsure = self.reclaim(&unsure).await.is_err();
                 reclaimed = self.now().instant;
             }
             let plan = {
@@ -43,15 +64,16 @@ impl Inner {
             if plan.asks.is_empty() {
                 // Returns at once if it was notified since the plan was made.
                 let _ = timeout(plan.wait, self.wake.notified()).await;
-            } else if !self.lease(plan.asks).await {
+            } else if let Err(seed) = self.lease(plan.asks).await {
                 is_unsure = true;
+                unsure.add(seed);
                 sleep(STORE_AGAIN_AFTER).await;
             }
         }
     }
 
-    /// Asks the store for jobs and sends them. Returns false if the outcome is unknown.
-    async fn lease(self: &Arc<Self>, asks: Vec<Ask>) -> bool {
+    /// Asks the store for jobs and sends them. Errors with the seed of the request if the outcome is unknown.
+    async fn lease(self: &Arc<Self>, asks: Vec<Ask>) -> Result<(), u64> {
         let (now, server, seed) = (self.now(), self.server(), random());
         let is_shared = self.store.is_shared();
         let request = |ask: &Ask| LeaseRequest {
@@ -78,35 +100,42 @@ impl Inner {
             Err(error) => {
                 tracing::debug!(%error, "no jobs were leased");
                 asks.iter().for_each(|ask| state.cancel(ask, now));
-                return false;
+                return Err(seed);
             }
         };
         drop(state);
         self.ends.notify_one();
         self.end_all(ended);
-        true
+        Ok(())
     }
 
-    /// Gives back leases of this server that it does not keep: of a commit whose outcome was unknown.
-    async fn reclaim(&self) -> Result<(), store::Error> {
+    /// Takes in the leases of this server that only the store knows. Those of requests that failed are given
+    /// back: they were not sent. All others came from another server, by a commit whose outcome was unknown:
+    /// their workers may name them.
+    async fn reclaim(&self, unsure: &Unsure) -> Result<(), store::Error> {
         let leases = self.store.leases_of(self.server()).await?;
-        let unknown: Vec<Lease> = {
-            let state = self.state();
-            let kept = |record: &Record| state.leases.get((record.id, record.job.deliveries)).is_some();
-            let unknown = leases.into_iter().filter(|record| !kept(record));
-            unknown.filter_map(|record| state.lease_of(record, self.now())).collect()
-        };
-        let ends = unknown.into_iter().map(|lease| {
-            let key = lease.key();
+        let now = self.now();
+        let given_back: Vec<Ended> = {
             let mut state = self.state();
-            let now = self.now();
-            state.adopt(lease, now);
-            if let Some(lease) = state.leases.get_mut(key) {
-                lease.is_settling = true;
+            let kept = |state: &State, record: &Record| {
+                state.leases.get((record.id, record.job.deliveries)).is_some()
+            };
+            let unknown: Vec<Record> = leases.into_iter().filter(|record| !kept(&state, record)).collect();
+            let unknown = unknown.into_iter().filter_map(|record| state.lease_of(record, now));
+            let unknown: Vec<Lease> = unknown.collect();
+            let mut given_back = Vec::new();
+            for lease in unknown {
+                let (key, was_sent) = (lease.key(), !unsure.made(&lease));
+                state.adopt(lease, now);
+                if let Some(lease) = state.leases.get_mut(key).filter(|_| !was_sent) {
+                    lease.is_settling = true;
+                    given_back.push(Ended { key, how: HowEnded::Released(Duration::ZERO) });
+                }
             }
-            self.end(Ended { key, how: HowEnded::Released(Duration::ZERO) })
-        });
-        join_all(ends.collect::<Vec<_>>()).await;
+            given_back
+        };
+        self.ends.notify_one();
+        join_all(given_back.into_iter().map(|ended| self.end(ended))).await;
         Ok(())
     }
 

@@ -118,6 +118,7 @@ impl Inner {
             let mut job = lease.record.job;
             let next = match how {
                 HowEnded::Lost => job.lost(policy.settings(), lease.is_alone, now.wall, fastrand::u64(..)),
+                HowEnded::Unknown => job.unknown(policy.settings(), now.wall),
                 HowEnded::Released(wait) => job.released(now.wall + wait),
                 HowEnded::Over(end) => Next::End(end),
             };
@@ -132,7 +133,7 @@ impl Inner {
         if settled != Settled::Lost {
             let totals = &mut state.queue(&lease.record.lane.queue).totals;
             match how {
-                HowEnded::Lost => totals.lost += 1,
+                HowEnded::Lost | HowEnded::Unknown => totals.lost += 1,
                 HowEnded::Released(_) => totals.released += 1,
                 HowEnded::Over(_) => {}
             }

@@ -117,7 +117,9 @@ async fn serve(
             }
             event = events.recv(), if settling.len() < MAX_DELIVERIES => {
                 let Some(event) = event else { break };
-                inner.state().is_alive(no, inner.now());
+                if inner.state().is_alive(no, inner.now()) {
+                    inner.wake.notify_one();
+                }
                 match event {
                     FromWorker::Credits(queue, more) => is_valid = inner.credit(no, &queue, more).is_ok(),
                     FromWorker::Started(leases) => inner.state().started(no, &leases),

@@ -9,6 +9,8 @@
 //! - A lost delivery counts as an attempt. The first one in a row is repeated at once: usually the worker was
 //!   restarted. A job that is lost again may be what kills its workers. It is a suspect and must be delivered
 //!   alone; only then is its loss held against it, and not against a job that shared its worker.
+//! - A worker can disappear before it reports that a delivery has begun. The attempt counts, because it may
+//!   have been one; the loss does not.
 
 use std::time::Duration;
 
@@ -131,6 +133,18 @@ impl Job {
                 Some(wait) => self.after_wait(settings, wait, now),
                 None => Next::End(JobEnd::Dead(Fate::AttemptsExhausted)),
             }
+        }
+    }
+
+    /// Records a delivery that was sent to a worker which disappeared without reporting that it began.
+    pub fn unknown(&mut self, settings: &QueueSettings, now: Wall) -> Next {
+        self.count_attempt();
+        if now > self.expires {
+            Next::End(JobEnd::Expired)
+        } else if self.attempts >= settings.retry().max_attempts {
+            Next::End(JobEnd::Dead(Fate::AttemptsExhausted))
+        } else {
+            Next::At(now)
         }
     }
 

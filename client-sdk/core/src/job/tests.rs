@@ -262,6 +262,17 @@ fn lost_job_is_repeated_at_once_then_alone_then_dead() {
 }
 
 #[test]
+fn delivery_of_unknown_begin_is_an_attempt_and_no_loss() {
+    let settings = with_retry(|retry| retry.max_attempts = 2);
+    let mut job = Job { lost: 1, ..job(&settings) };
+    assert_eq!(job.unknown(&settings, NOW), Next::At(NOW));
+    assert_eq!((job.attempts, job.lost), (1, 1));
+    let mut late = job;
+    assert_eq!(late.unknown(&settings, job.expires + ms(1)), Next::End(JobEnd::Expired));
+    assert_eq!(job.unknown(&settings, NOW), dead(Fate::AttemptsExhausted));
+}
+
+#[test]
 fn released_delivery_uses_no_attempt() {
     let job = job(&queue());
     assert_eq!(job.released(NOW), Next::At(NOW));

@@ -16,7 +16,7 @@ use crate::state::lease::{Ended, HowEnded};
 use crate::state::lease::{GRACE, Lease, LeaseKey};
 use crate::state::plan::Ask;
 use crate::state::server_state::State;
-use crate::state::worker::WorkerNo;
+use crate::state::worker::{Worker, WorkerNo};
 use crate::store::{self, Body, Lane};
 use crate::worker::{Delivery, ToWorker};
 use crate::writer::Leased;
@@ -100,7 +100,7 @@ impl State {
 
     /// Returns this worker if it can still take the job, else another one with a slot.
     fn place(&mut self, no: WorkerNo, lane: &Lane, policy: &Queue, now: Now) -> Option<WorkerNo> {
-        if self.workers.get(&no).is_some_and(|worker| !worker.is_leaving && worker.alone.is_none()) {
+        if self.workers.get(&no).is_some_and(Worker::is_available) {
             return Some(no);
         }
         let submitter = lane.route.caller_service();
@@ -131,9 +131,7 @@ impl State {
         let all = [no].into_iter().chain(self.queue(&lane.queue).workers.iter().copied()).collect::<Vec<_>>();
         let free = all.into_iter().filter(|no| {
             self.workers.get(no).is_some_and(|worker| {
-                worker.alone.is_none()
-                    && !worker.is_leaving
-                    && policy.delivers_to(&worker.identity.service, submitter)
+                worker.is_available() && policy.delivers_to(&worker.identity.service, submitter)
             })
         });
         let busy = |no: &WorkerNo| self.workers[no].leases.len() + self.workers[no].reserved;
@@ -200,7 +198,7 @@ impl State {
         }
         worker.leases.insert(key);
         worker.bytes += lease.bytes;
-        lease.worker = Some(no);
+        (lease.worker, lease.was_sent) = (Some(no), true);
         lease.end.deadline = now.instant + send.limit + GRACE;
         let last_message = worker.last_message;
         let totals =

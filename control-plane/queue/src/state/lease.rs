@@ -29,7 +29,9 @@ pub(crate) struct Lease {
     pub(crate) token: u64,
     /// The stream; `None`: it has ended, and the worker may return.
     pub(crate) worker: Option<WorkerNo>,
-    /// The handler has started.
+    /// The delivery was sent: its handler may have begun.
+    pub(crate) was_sent: bool,
+    /// The worker has reported that the handler began.
     pub(crate) has_begun: bool,
     /// The worker has no other lease.
     pub(crate) is_alone: bool,
@@ -68,6 +70,7 @@ impl Lease {
             record,
             token,
             worker: None,
+            was_sent: false,
             has_begun: false,
             is_alone: false,
             is_settling: false,
@@ -95,6 +98,8 @@ pub(crate) struct Ended {
 pub(crate) enum HowEnded {
     /// The worker disappeared.
     Lost,
+    /// The worker disappeared, and may have begun.
+    Unknown,
     /// It has not begun: the job is due again after this time.
     Released(Duration),
     /// The job ended before it was sent.
@@ -104,7 +109,11 @@ pub(crate) enum HowEnded {
 impl HowEnded {
     /// Returns how a delivery of an absent worker ends.
     pub(crate) fn of(lease: &Lease) -> Self {
-        if lease.has_begun { Self::Lost } else { Self::Released(Duration::ZERO) }
+        match (lease.was_sent, lease.has_begun) {
+            (_, true) => Self::Lost,
+            (true, false) => Self::Unknown,
+            (false, false) => Self::Released(Duration::ZERO),
+        }
     }
 }
 

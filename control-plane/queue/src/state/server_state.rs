@@ -166,11 +166,19 @@ impl State {
         Ok(())
     }
 
-    /// A stream has sent a message.
-    pub(crate) fn is_alive(&mut self, no: WorkerNo, now: Now) {
-        if let Some(worker) = self.workers.get_mut(&no) {
-            worker.last_message = now.instant;
+    /// A stream has sent a message. Returns true if it can get deliveries again.
+    pub(crate) fn is_alive(&mut self, no: WorkerNo, now: Now) -> bool {
+        let Some(worker) = self.workers.get_mut(&no) else { return false };
+        worker.last_message = now.instant;
+        let was_silent = std::mem::take(&mut worker.is_silent);
+        if was_silent {
+            for name in worker.queues() {
+                if let Some(queue) = self.by_name.get_mut(&**name) {
+                    queue.is_dirty = true;
+                }
+            }
         }
+        was_silent
     }
 
     /// The handlers of deliveries have started.
@@ -187,7 +195,7 @@ impl State {
         let Some(worker) = self.workers.get_mut(&no) else { return Vec::new() };
         (worker.is_leaving, worker.has_sent_bye) = (true, true);
         let keys: Vec<LeaseKey> = worker.leases.iter().copied().chain(worker.alone).collect();
-        self.end_leases(keys, |lease| !lease.has_begun)
+        self.end_leases(keys, |lease| (!lease.has_begun).then_some(HowEnded::Released(Duration::ZERO)))
     }
 
     /// Removes a stream. After a Bye its deliveries end at once; else its worker has some time to return.
@@ -212,23 +220,31 @@ impl State {
         let unsent = worker.alone.filter(|key| !keys.contains(key));
         keys.extend(unsent);
         let ends = |lease: &Lease| lease.unsent.is_some() || worker.has_sent_bye && !is_stopping;
-        self.end_leases(keys, ends)
+        self.end_leases(keys, |lease| ends(lease).then(|| HowEnded::of(lease)))
     }
 
-    /// Returns the leases that have ended by themselves.
+    /// Returns the leases that have ended by themselves. A worker that was silent gets no other ones until it
+    /// sends something: they would end at once.
     pub(crate) fn ended(&mut self, now: Now) -> Vec<Ended> {
         let workers = &self.workers;
         let keys = self.leases.ended(now.instant, |no| workers.get(&no).map(|worker| worker.last_message));
+        for lease in keys.iter().filter_map(|key| self.leases.get(*key)) {
+            if let Some(worker) = lease.worker.and_then(|no| self.workers.get_mut(&no)) {
+                worker.is_silent |= worker.last_message + lease.end.silence <= now.instant;
+            }
+        }
         let how = |key| self.leases.get(key).map(|lease| Ended { key, how: HowEnded::of(lease) });
         keys.into_iter().filter_map(how).collect()
     }
 
-    fn end_leases(&mut self, keys: Vec<LeaseKey>, ends: impl Fn(&Lease) -> bool) -> Vec<Ended> {
+    fn end_leases(&mut self, keys: Vec<LeaseKey>, end: impl Fn(&Lease) -> Option<HowEnded>) -> Vec<Ended> {
         let mut ended = Vec::new();
         for key in keys {
-            if let Some(lease) = self.leases.get_mut(key).filter(|lease| !lease.is_settling && ends(lease)) {
+            if let Some(lease) = self.leases.get_mut(key).filter(|lease| !lease.is_settling)
+                && let Some(how) = end(lease)
+            {
                 lease.is_settling = true;
-                ended.push(Ended { key, how: HowEnded::of(lease) });
+                ended.push(Ended { key, how });
             }
         }
         ended

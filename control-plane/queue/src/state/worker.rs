@@ -34,6 +34,8 @@ pub(crate) struct Worker {
     pub(crate) last_message: Instant,
     /// It gets no further deliveries: after its Bye, or because it does not read.
     pub(crate) is_leaving: bool,
+    /// It lost a lease by its silence, and has sent nothing since.
+    pub(crate) is_silent: bool,
     /// It has sent a Bye.
     pub(crate) has_sent_bye: bool,
     /// The job that it gets, or has, alone.
@@ -62,6 +64,7 @@ impl Worker {
             bytes: 0,
             last_message: now,
             is_leaving: false,
+            is_silent: false,
             has_sent_bye: false,
             alone: None,
             credits: BTreeMap::new(),
@@ -82,11 +85,16 @@ impl Worker {
     /// Returns the free slots for a queue that can be used now.
     pub(crate) fn credits(&self, queue: &str) -> u32 {
         let busy = self.leases.len() + self.reserved;
-        if self.is_leaving || self.alone.is_some() || self.bytes >= MAX_BYTES_IN_FLIGHT {
+        if !self.is_available() || self.bytes >= MAX_BYTES_IN_FLIGHT {
             return 0;
         }
         let free = u32::try_from(MAX_DELIVERIES.saturating_sub(busy)).unwrap_or(u32::MAX);
         self.credits.get(queue).copied().unwrap_or_default().min(free)
+    }
+
+    /// Returns true if it may get a delivery.
+    pub(crate) fn is_available(&self) -> bool {
+        !self.is_leaving && !self.is_silent && self.alone.is_none()
     }
 
     /// Returns the queues that it has named.

@@ -131,7 +131,7 @@ pub(super) fn lease<R: Rows>(rows: &mut R, old: &Record, request: &LeaseRequest)
 }
 
 /// Derives the token of a lease. By a hash: a worker that knows its token does not know those of others.
-fn token(seed: u64, id: JobId, delivery: u32) -> u64 {
+pub(crate) fn token(seed: u64, id: JobId, delivery: u32) -> u64 {
     let hash = Sha256::new().chain_update(seed.to_be_bytes()).chain_update(id.0);
     let digest: [u8; 32] = hash.chain_update(delivery.to_be_bytes()).finalize().into();
     u64::from_be_bytes(*digest.first_chunk().expect("a SHA-256 has 32 bytes"))

@@ -21,6 +21,7 @@ mod record;
 pub mod redb;
 mod tally;
 
+pub(crate) use apply::token;
 pub use batch::{
     After, Batch, Change, ChangeTo, Committed, Deliveries, Evidence, LeaseClaim, LeaseRequest, NextDue,
     Refused, Settled, SettledBy, Settlement, Submitted,

@@ -86,6 +86,7 @@ async fn kill_of_retries_lets_first_deliveries_go() {
     assert_eq!((rig.state(failing).await, rig.held()), (StateKind::Waiting, "killed"));
     let first = rig.submit(1).await[0];
     assert_eq!(worker.receive().await.job, first);
+    worker.send(FromWorker::Alive).await;
     let began = Instant::now();
     assert_eq!(worker.receive().await.job, failing);
     assert!(began.elapsed() >= SECOND * 20, "{:?}", began.elapsed());

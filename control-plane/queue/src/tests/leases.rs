@@ -1,12 +1,13 @@
 //! Ends of leases: lost, released, named again, late.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::rig::{released, rig};
-use crate::store::StateKind;
-use crate::{FromWorker, Settle, ToWorker};
+use super::rig::{Rig, released, rig};
+use crate::store::{Batch, JobId, LeaseRequest, ServerId, State, StateKind, Store as _};
+use crate::{FromWorker, LeaseId, Settle, ToWorker};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -27,16 +28,20 @@ async fn lease_ends_10_s_after_its_stream_was_cut() {
     assert_eq!((job.attempts, job.lost), (1, 1));
 }
 
+/// A worker that was killed had no time to report that it began.
 #[tokio::test(start_paused = true)]
-async fn delivery_that_did_not_start_is_released() {
-    let mut rig = rig(|_| {}).await;
+async fn delivery_that_may_have_begun_is_an_attempt_and_no_loss() {
+    let mut rig = rig(|settings| settings.policy.retry.as_mut().unwrap().max_attempts = 2).await;
     let id = rig.submit(1).await[0];
-    let mut worker = rig.worker(1).await;
-    worker.receive().await;
-    drop(worker);
-    let mut other = rig.worker(1).await;
-    assert_eq!(other.receive().await.number, 2);
-    assert_eq!(rig.record(id).await.job.attempts, 0);
+    for number in 1..=2 {
+        let mut worker = rig.worker(1).await;
+        assert_eq!(worker.receive().await.number, number);
+        drop(worker);
+        sleep(SECOND * 11).await;
+        let job = rig.record(id).await.job;
+        assert_eq!((job.attempts, job.lost), (number, 0));
+    }
+    assert_eq!(rig.state(id).await, StateKind::Dead);
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,6 +85,19 @@ async fn lease_ends_when_worker_is_silent() {
     let cancelled = worker.next().await;
     assert!(matches!(cancelled, ToWorker::Cancelled(ended) if ended == lease), "{cancelled:?}");
     assert_eq!(began.elapsed().as_secs(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_stream_gets_no_second_delivery() {
+    let mut rig = rig(|_| {}).await;
+    let mut worker = rig.worker(10).await;
+    sleep(SECOND * 60).await;
+    let id = rig.submit(1).await[0];
+    assert_eq!(worker.receive().await.number, 1);
+    assert!(worker.deliveries(SECOND * 60).await.is_empty());
+    assert_eq!(rig.record(id).await.job.attempts, 1);
+    worker.send(FromWorker::Alive).await;
+    assert_eq!(worker.receive().await.number, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -256,24 +274,63 @@ async fn lease_that_no_worker_names_after_a_restart_is_lost() {
 async fn lease_of_an_unknown_commit_is_given_back() {
     let mut rig = rig(|_| {}).await;
     let id = rig.submit(1).await[0];
-    // As if the answer to a lease had not arrived.
-    let request = crate::store::LeaseRequest {
+    rig.store.loses_leases.store(true, Ordering::Relaxed);
+    let mut worker = rig.worker(1).await;
+    let began = Instant::now();
+    assert_eq!(worker.receive().await.number, 2);
+    assert!(began.elapsed() <= SECOND * 2, "{:?}", began.elapsed());
+    assert_eq!(rig.record(id).await.job.attempts, 0);
+}
+
+/// As after a takeover whose answer was lost: the worker of another server may have it.
+#[tokio::test(start_paused = true)]
+async fn lease_that_only_the_store_knows_may_have_begun() {
+    let mut rig = rig(|_| {}).await;
+    let id = rig.submit(1).await[0];
+    let server = rig.store.inner.beat(Vec::new()).await.unwrap().server;
+    let lease = leased_elsewhere(&rig, id, server).await;
+    let mut other = rig.worker(1).await;
+    sleep(SECOND * 62).await;
+    let worker = rig.worker_with(0, vec![lease]).await;
+    assert!(worker.lost.is_empty(), "its worker may name it");
+    assert!(other.deliveries(SECOND * 15).await.is_empty());
+    drop(worker);
+    other.send(FromWorker::Alive).await;
+    assert_eq!(other.receive().await.number, 2);
+    assert_eq!(rig.record(id).await.job.attempts, 1);
+}
+
+/// Leases a job in the store alone.
+async fn leased_elsewhere(rig: &Rig, id: JobId, server: ServerId) -> LeaseId {
+    let request = LeaseRequest {
         lane: rig.record(id).await.lane,
         count: 1,
         max_bytes: u64::MAX,
         first_only: false,
         bounds: None,
-        server: rig.store.inner.beat(Vec::new()).await.unwrap().server,
+        server,
         now: rig.now(),
         seed: 7,
     };
-    let batch = crate::store::Batch { leases: vec![request], ..Default::default() };
-    rig.store.inner.commit(batch).await.unwrap();
-    let mut worker = rig.worker(1).await;
-    let began = Instant::now();
-    assert_eq!(worker.receive().await.number, 2);
-    assert!(began.elapsed() <= SECOND * 62, "{:?}", began.elapsed());
-    assert_eq!(rig.record(id).await.job.attempts, 0);
+    let batch = Batch { leases: vec![request], ..Batch::default() };
+    let leased = rig.store.commit(batch).await.unwrap().leases.remove(0).remove(0).0;
+    let State::Leased { token, .. } = leased.state else { panic!("{leased:?}") };
+    LeaseId { store: rig.store.inner.id(), job: id, delivery: 1, token }
+}
+
+/// The lease of a worker that comes from another server is in the store before it is in memory.
+#[tokio::test(start_paused = true)]
+async fn claimed_lease_is_not_given_back_as_unknown() {
+    let mut rig = rig(|_| {}).await;
+    let id = rig.submit(1).await[0];
+    let lease = leased_elsewhere(&rig, id, ServerId(77)).await;
+    rig.store.is_slow_to_claim.store(true, Ordering::Relaxed);
+    let mut worker = rig.worker_with(0, vec![lease]).await;
+    assert!(worker.lost.is_empty());
+    sleep(SECOND * 5).await;
+    assert_eq!(rig.record(id).await.job.deliveries, 1);
+    assert!(!worker.settle(lease, Settle::Done).await);
+    assert_eq!(rig.record(id).await.job.attempts, 1);
 }
 
 #[tokio::test(start_paused = true)]

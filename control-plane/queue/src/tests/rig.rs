@@ -8,12 +8,12 @@ use std::time::Duration;
 use damper_core::job::{Queue, QueueSettings, ServiceName, Wall};
 use damper_core::{Backoff, Code, Failure, Faults, Jitter, Mode, Waits};
 use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, ready};
+use futures_util::future::{BoxFuture, pending, ready};
 use redb::backends::InMemoryBackend;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::store::redb::RedbStore;
 use crate::store::{
@@ -42,6 +42,12 @@ impl Clock for TestClock {
 pub(super) struct TestStore {
     pub(super) inner: Arc<dyn Store>,
     pub(super) is_away: AtomicBool,
+    /// Commits are not answered.
+    pub(super) is_silent: AtomicBool,
+    /// The next commit with leases is carried out, and its answer is lost.
+    pub(super) loses_leases: AtomicBool,
+    /// Commits with claims are answered 70 s late.
+    pub(super) is_slow_to_claim: AtomicBool,
 }
 
 impl TestStore {
@@ -58,10 +64,22 @@ impl TestStore {
 
 impl Store for TestStore {
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Committed, Error>> {
+        if self.is_silent.load(Ordering::Relaxed) {
+            return pending().boxed();
+        }
+        let is_lost = !batch.leases.is_empty() && self.loses_leases.swap(false, Ordering::Relaxed);
+        let is_late = self.is_slow_to_claim.load(Ordering::Relaxed) && !batch.claims.is_empty();
         let inner = self.inner.clone();
         // A blocking task keeps the paused clock where it is.
         let committed = spawn_blocking(move || Handle::current().block_on(inner.commit(batch)));
-        self.or_away(async move { committed.await.unwrap() }.boxed())
+        let committed = async move {
+            let committed = committed.await.unwrap();
+            if is_late {
+                sleep(Duration::from_secs(70)).await;
+            }
+            if is_lost { Err(Error::Unavailable("the answer is lost".to_owned())) } else { committed }
+        };
+        self.or_away(committed.boxed())
     }
 
     fn lanes(&self) -> BoxFuture<'_, Result<Vec<LaneCounts>, Error>> {
@@ -136,7 +154,13 @@ pub(super) const QUEUE: &str = "later";
 /// Returns a rig whose queue waits exactly 1 s before each repeat.
 pub(super) async fn rig(change: impl FnOnce(&mut QueueSettings)) -> Rig {
     let inner = Arc::new(RedbStore::open_backend(InMemoryBackend::new()).await.unwrap());
-    let store = Arc::new(TestStore { inner, is_away: AtomicBool::new(false) });
+    let store = Arc::new(TestStore {
+        inner,
+        is_away: false.into(),
+        is_silent: false.into(),
+        loses_leases: false.into(),
+        is_slow_to_claim: false.into(),
+    });
     let clock = Arc::new(TestClock { began: Instant::now(), shift_ms: AtomicI64::new(0) });
     let mut settings = QueueSettings::new(Mode::Enforce);
     let mut retry = settings.retry();
@@ -179,6 +203,11 @@ impl Rig {
     /// Deletes all queues.
     pub(super) fn delete_queue(&self) {
         self.queues.send_replace(Arc::default());
+    }
+
+    /// Ends the source of queues and kills.
+    pub(super) fn lose_source(&mut self) {
+        self.queues = watch::channel(Arc::default()).0;
     }
 
     /// Ends the server as kill -9 does, and starts another one over the same store.

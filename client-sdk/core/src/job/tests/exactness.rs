@@ -11,6 +11,8 @@ enum Event {
     Lose {
         is_alone: bool,
     },
+    /// The worker disappears before it reports that it began.
+    Vanish,
     Release,
     Finish,
     /// The worker settles a delivery that the server has booked as lost.
@@ -64,6 +66,10 @@ impl Model {
             (Event::Lose { is_alone }, State::Leased) => {
                 self.booked = Some(self.job);
                 self.job.lost(settings, is_alone, now, random)
+            }
+            (Event::Vanish, State::Leased) => {
+                self.booked = Some(self.job);
+                self.job.unknown(settings, now)
             }
             (Event::Release, State::Leased) => {
                 self.begun -= 1;
@@ -127,6 +133,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         8 => Just(Event::Deliver),
         4 => any_failure().prop_map(Event::Fail),
         3 => any::<bool>().prop_map(|is_alone| Event::Lose { is_alone }),
+        2 => Just(Event::Vanish),
         3 => Just(Event::Release),
         1 => Just(Event::Finish),
         2 => proptest::option::weighted(0.9, any_failure()).prop_map(Event::SettleLate),
