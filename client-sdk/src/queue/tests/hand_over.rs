@@ -232,6 +232,32 @@ async fn control_plane_away_costs_at_most_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn slow_control_plane_gives_the_job_until_the_limit() {
+    let mut world = World::new(enforce());
+    let mut plain = world.to(&down());
+    let expected = error_of(&call(&mut plain, request_of(&[FRAMED])).await.unwrap());
+    for (slow, is_kept) in [(0, true), (990, true), (1_010, false)] {
+        let (mut service, begun) = (world.to(&down()), Instant::now());
+        let (answer, ()) = tokio::join!(
+            async {
+                let answer = call(&mut service, request()).await.unwrap();
+                // The attempts take 20 ms.
+                assert!(begun.elapsed() <= ms(1_020), "{slow}: {:?}", begun.elapsed());
+                answer
+            },
+            async {
+                let asked = world.plane.submit().await;
+                tokio::time::sleep(ms(slow)).await;
+                let response = stored(&asked);
+                asked.answer(Ok(response));
+            }
+        );
+        assert_eq!((error_of(&answer), job_in(&answer.headers).is_some()), (expected.clone(), is_kept));
+    }
+    world.counted([2, 1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn late_job_is_sought_and_cancelled() {
     let mut world = World::new(enforce());
     let (mut service, begun) = (world.to(&down()), Instant::now());

@@ -77,11 +77,13 @@ async fn assert_nothing_lost(store: &dyn Store, models: &[Model], answered: usiz
 
 #[tokio::test]
 async fn power_loss_at_every_write_loses_no_answered_commit() {
-    for seed in 0..2 {
+    // Of 8 operations in the mean, so 1,000 in all.
+    let batches = std::env::var("DAMPER_POWER_BATCHES").map_or(25, |number| number.parse().unwrap());
+    for seed in 0..5 {
         let disk = Disk::logged();
         let store = RedbStore::open_backend(disk.clone()).await.unwrap();
         disk.answered(0);
-        let (models, error) = record(&store, World::new(seed), 25, |number| disk.answered(number)).await;
+        let (models, error) = record(&store, World::new(seed), batches, |number| disk.answered(number)).await;
         assert_eq!(error, None);
         drop(store);
         let log = disk.log();
