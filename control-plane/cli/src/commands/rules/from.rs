@@ -37,7 +37,8 @@ pub(crate) struct FromArgs {
     /// Pod label that contains the cluster of the caller, for istio
     #[arg(long, value_name = "LABEL")]
     cluster_label: Option<String>,
-    /// Full name of the gRPC service whose methods the policies name, such as shop.v1.Stock; required for kitex
+    /// Full name of the gRPC service whose methods the policies name, such as shop.v1.Stock; required for
+    /// kitex
     #[arg(long, value_name = "SERVICE")]
     service: Option<String>,
 }

@@ -24,8 +24,8 @@ pub(crate) struct CreateArgs {
     /// Role of the token
     #[arg(long)]
     role: Role,
-    /// Limit the token to this caller, an exact name or PREFIX*: an agent may connect as this service only, an
-    /// editor may write only rules with this caller; repeatable
+    /// Limit the token to this caller, an exact name or PREFIX*: an agent may connect as this service only,
+    /// an editor may write only rules with this caller; repeatable
     #[arg(long, value_name = "SERVICE")]
     caller: Vec<String>,
     /// Limit the token to this callee, an exact name or PREFIX*: only rules, guards and kill switches for it
