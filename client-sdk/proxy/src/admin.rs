@@ -1,10 +1,11 @@
 //! The admin port: `/livez`, `/readyz`, `/metrics`, and `/drain` for the service's preStop.
 //!
-//! A proxy is ready once a source of rules is chosen, which takes two seconds at most, and, with an inbound
-//! listener, once the service was reached. It depends on neither the control plane nor callees, whose
-//! failures would take all instances out at once.
+//! Its owner decides about readiness. A proxy is ready once a source of rules is chosen, which takes two
+//! seconds at most, and, with an inbound listener, once the service was reached. It depends on neither the
+//! control plane nor callees, whose failures would take all instances out at once.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::counters::Counters;
 use crate::inbound::Reach;
 use crate::listen::{self, Drain};
 
@@ -29,26 +29,53 @@ use crate::listen::{self, Drain};
 const RULES_WITHIN: Duration = Duration::from_secs(2);
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
 
-/// Returns the metrics of the SDK, in the text format of Prometheus.
-pub(crate) type MoreMetrics = Arc<dyn Fn() -> String + Send + Sync>;
+/// Returns metrics in the text format of Prometheus.
+pub(crate) type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-pub(crate) struct Admin {
+/// The admin port of a process: `/livez`, `/readyz`, `/metrics`.
+#[derive(Clone)]
+pub struct Admin {
+    problem: Arc<dyn Fn() -> Option<String> + Send + Sync>,
+    metrics: Metrics,
+    /// What `/drain` cancels; `None`: there is no such path.
+    drain: Option<CancellationToken>,
+}
+
+/// Readiness of a proxy.
+pub(crate) struct Readiness {
     pub(crate) damper: Damper,
-    pub(crate) counters: Arc<Counters>,
     /// `None` without an inbound listener.
     pub(crate) reach: Option<Arc<Reach>>,
     /// Begins the drain of inbound connections.
     pub(crate) inbound: CancellationToken,
     pub(crate) began: Instant,
-    pub(crate) more: Option<MoreMetrics>,
 }
 
 impl Admin {
-    pub(crate) async fn run(self: Arc<Self>, listener: TcpListener, drain: Drain) {
-        listen::accept(listener, drain, |stream| Arc::clone(&self).serve(stream)).await;
+    /// Returns a port without a listener. `problem` returns why the process is not ready; `metrics` returns
+    /// its metrics in the text format of Prometheus.
+    pub fn new(
+        problem: impl Fn() -> Option<String> + Send + Sync + 'static,
+        metrics: impl Fn() -> String + Send + Sync + 'static,
+    ) -> Self {
+        Self { problem: Arc::new(problem), metrics: Arc::new(metrics), drain: None }
     }
 
-    async fn serve(self: Arc<Self>, stream: TcpStream) {
+    /// Adds `/drain`, which cancels this token.
+    pub(crate) fn draining(self, token: CancellationToken) -> Self {
+        Self { drain: Some(token), ..self }
+    }
+
+    /// Serves without an end. The listener closes when the future is dropped.
+    pub async fn serve(self, listener: TcpListener) {
+        self.run(listener, Drain::default()).await;
+    }
+
+    pub(crate) async fn run(self, listener: TcpListener, drain: Drain) {
+        listen::accept(listener, drain, |stream| self.clone().converse(stream)).await;
+    }
+
+    async fn converse(self, stream: TcpStream) {
         let service = service_fn(|request: Request<Incoming>| {
             let response = self.answer(request.method(), request.uri().path());
             async move { Ok::<_, Infallible>(response) }
@@ -63,30 +90,33 @@ impl Admin {
     fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
         match (method.as_str(), path) {
             ("GET", "/livez") => text(StatusCode::OK, "alive\n".to_owned()),
-            ("GET", "/readyz") => match self.problem() {
+            ("GET", "/readyz") => match (self.problem)() {
                 None => text(StatusCode::OK, "ready\n".to_owned()),
                 Some(problem) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n")),
             },
             ("GET", "/metrics") => {
-                let more = self.more.as_ref().map(|more| more()).unwrap_or_default();
-                let mut response = text(StatusCode::OK, self.counters.text() + &more);
+                let mut response = text(StatusCode::OK, (self.metrics)());
                 let format = HeaderValue::from_static("text/plain; version=0.0.4");
                 response.headers_mut().insert(CONTENT_TYPE, format);
                 response
             }
-            ("POST", "/drain") => {
-                self.inbound.cancel();
-                text(StatusCode::OK, "draining\n".to_owned())
-            }
-            (_, "/livez" | "/readyz" | "/metrics" | "/drain") => {
-                text(StatusCode::METHOD_NOT_ALLOWED, "wrong method\n".to_owned())
-            }
-            _ => text(StatusCode::NOT_FOUND, "not found\n".to_owned()),
+            (method, "/drain") => match (&self.drain, method) {
+                (Some(drain), "POST") => {
+                    drain.cancel();
+                    text(StatusCode::OK, "draining\n".to_owned())
+                }
+                (Some(_), _) => wrong_method(),
+                (None, _) => not_found(),
+            },
+            (_, "/livez" | "/readyz" | "/metrics") => wrong_method(),
+            _ => not_found(),
         }
     }
+}
 
+impl Readiness {
     /// Returns why the proxy is not ready.
-    fn problem(&self) -> Option<&'static str> {
+    pub(crate) fn problem(&self) -> Option<&'static str> {
         if self.inbound.is_cancelled() {
             return Some("draining");
         }
@@ -96,6 +126,20 @@ impl Admin {
         let is_reached = self.reach.as_ref().is_none_or(|reach| reach.is_reached());
         (!is_reached).then_some("the service is not reached")
     }
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admin").field("drain", &self.drain).finish_non_exhaustive()
+    }
+}
+
+fn wrong_method() -> Response<Full<Bytes>> {
+    text(StatusCode::METHOD_NOT_ALLOWED, "wrong method\n".to_owned())
+}
+
+fn not_found() -> Response<Full<Bytes>> {
+    text(StatusCode::NOT_FOUND, "not found\n".to_owned())
 }
 
 fn text(status: StatusCode, text: String) -> Response<Full<Bytes>> {

@@ -22,6 +22,7 @@ mod outbound;
 mod proxy;
 mod request_body;
 
+pub use admin::Admin;
 pub use config::{Callee, Config, ConfigError, Inbound, Outbound, ReadConfig, Tls};
 pub use counters::Snapshot;
 pub use proxy::{Addresses, Proxy, StartError};

@@ -10,7 +10,7 @@ use hyper::service::service_fn;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-use crate::admin::{Admin, MoreMetrics};
+use crate::admin::{Admin, Metrics, Readiness};
 use crate::config::Config;
 use crate::context::{Contexts, MAX_REQUESTS};
 use crate::counters::{Counters, Snapshot};
@@ -28,7 +28,7 @@ pub struct Proxy {
     admin: TcpListener,
     counters: Arc<Counters>,
     reach: Option<Arc<Reach>>,
-    more: Option<MoreMetrics>,
+    more: Option<Metrics>,
 }
 
 /// The addresses of the listeners: ports that were 0 are those that the system chose.
@@ -127,15 +127,17 @@ impl Proxy {
     /// requests end, the service still makes calls. Ends the handle of the SDK.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let (callers, calls, operators) = (Drain::default(), Drain::default(), Drain::default());
-        let admin = Admin {
+        let readiness = Readiness {
             damper: self.damper.clone(),
-            counters: self.counters,
             reach: self.reach,
             inbound: callers.begins.clone(),
             began: Instant::now(),
-            more: self.more,
         };
-        operators.tasks.spawn(Arc::new(admin).run(self.admin, operators.clone()));
+        let (counters, more) = (self.counters, self.more);
+        let metrics = move || counters.text() + &more.as_ref().map(|more| more()).unwrap_or_default();
+        let admin = Admin::new(move || readiness.problem().map(str::to_owned), metrics);
+        let admin = admin.draining(callers.begins.clone());
+        operators.tasks.spawn(admin.run(self.admin, operators.clone()));
         for (listener, outbound) in self.outbound {
             calls.tasks.spawn(serve_calls(listener, outbound, calls.clone()));
         }

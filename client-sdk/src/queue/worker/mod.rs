@@ -219,20 +219,31 @@ impl WorkerBuilder {
         Self { drain, ..self }
     }
 
+    /// Checks the settings without starting. [`Damper::off`](crate::Damper::off) is enough for it.
+    ///
+    /// # Errors
+    /// All problems of the settings together.
+    pub fn check(&self) -> Result<(), Faults> {
+        let Self { worker, concurrency, drain, .. } = self;
+        let mut faults = self.faults.clone();
+        job::check_queue_name("queue", &worker.queue, &mut faults);
+        if !(1..=MAX_LEASES).contains(concurrency) {
+            faults.add("concurrency", format!("must be 1 to {MAX_LEASES}, not {concurrency}"));
+        }
+        if *drain > MAX_DRAIN {
+            faults.add("drain", format!("must be at most {MAX_DRAIN:?}, not {drain:?}"));
+        }
+        faults.or(())
+    }
+
     /// Starts the worker in the background of the current tokio runtime, and returns at once. It connects and
     /// reconnects on its own.
     ///
     /// # Errors
     /// All problems of the settings together; there is no tokio runtime or no control plane.
     pub fn start(self) -> Result<WorkerHandle, Faults> {
-        let Self { worker, work, concurrency, drain, mut faults } = self;
-        job::check_queue_name("queue", &worker.queue, &mut faults);
-        if !(1..=MAX_LEASES).contains(&concurrency) {
-            faults.add("concurrency", format!("must be 1 to {MAX_LEASES}, not {concurrency}"));
-        }
-        if drain > MAX_DRAIN {
-            faults.add("drain", format!("must be at most {MAX_DRAIN:?}, not {drain:?}"));
-        }
+        let mut faults = self.check().err().unwrap_or_default();
+        let Self { worker, work, concurrency, drain, .. } = self;
         let runtime = Handle::try_current()
             .map_err(|_| faults.add("runtime", "required; call `start` within a tokio runtime"));
         if worker.access.is_none() {

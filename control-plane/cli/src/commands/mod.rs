@@ -1,5 +1,6 @@
 //! One file per command: reads arguments, calls the server, prints the response.
 
+mod admin_port;
 mod apply;
 mod audit;
 mod chain;
@@ -32,6 +33,7 @@ mod store;
 mod token;
 mod unkill;
 mod whoami;
+mod worker;
 
 use clap::{Parser, Subcommand};
 
@@ -62,6 +64,8 @@ enum Command {
     Serve(Box<config::ServeArgs>),
     /// Run a proxy next to a service that is not written in Rust
     Proxy(proxy::ProxyArgs),
+    /// Run a worker that delivers kept calls to services in any language
+    Worker(worker::WorkerArgs),
     /// Run a demo: four services under load, and the effect of retries on them
     Demo(demo::Args),
     /// List routes with statistics and rule
@@ -89,7 +93,7 @@ enum Command {
     Export(export::ExportArgs),
     /// Restore rules, guards and queues from an export
     Import(import::ImportArgs),
-    /// List changes of rules, guards, queues, kill switches and tokens
+    /// List changes of rules, guards, queues, kill switches and tokens, and actions on jobs
     History(history::HistoryArgs),
     /// Restore a rule, a guard, a queue or everything to an earlier revision
     Rollback(rollback::RollbackArgs),
@@ -141,7 +145,8 @@ enum Command {
 pub(crate) async fn run(Cli { session, command }: Cli) -> Result<(), CliError> {
     match command {
         Command::Serve(args) => serve::run(*args).await,
-        Command::Proxy(args) => proxy::run(args).await,
+        Command::Proxy(args) => proxy::run(&session, args).await,
+        Command::Worker(args) => worker::run(&session, args).await,
         Command::Demo(args) => demo::run(args).await.map_err(CliError::Demo),
         Command::Routes(args) => routes::run(&session, args).await,
         Command::Rules(command) => rules::run(&session, command).await,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use damper_core::Faults;
 use damper_endpoint::{Access, AccessSettings, Opening, Speaker, Token, address};
+use damper_sdk::Options;
 use http::Uri;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -65,6 +66,30 @@ impl Interceptor for Bearer {
             request.metadata_mut().insert("authorization", token.bearer());
         }
         Ok(request)
+    }
+}
+
+impl ServerArgs {
+    /// Returns the options of this process as a service: the flags, else the variables of the SDK. The
+    /// address has no default.
+    pub(crate) fn service_options(&self) -> Options {
+        let Self { server, ca_file, cert_file, key_file, server_name, token_file } = self.clone();
+        let text = |file: Option<PathBuf>| file.map(|file| file.to_string_lossy().into_owned());
+        let given = [
+            ("DAMPER_CA_FILE", text(ca_file)),
+            ("DAMPER_CERT_FILE", text(cert_file)),
+            ("DAMPER_KEY_FILE", text(key_file)),
+            ("DAMPER_SERVER_NAME", server_name),
+            // A file replaces the token of the variable.
+            ("DAMPER_TOKEN", token_file.is_some().then(String::new)),
+            ("DAMPER_TOKEN_FILE", text(token_file)),
+        ];
+        let servers = server.filter(|server| !server.trim().is_empty());
+        let servers = servers.map(|server| addresses(Some(&server))).unwrap_or_default();
+        Options::new(servers).environment(move |name| {
+            let flag = given.iter().find(|(variable, _)| *variable == name);
+            flag.and_then(|(_, value)| value.clone()).or_else(|| std::env::var(name).ok())
+        })
     }
 }
 

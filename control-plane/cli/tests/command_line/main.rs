@@ -30,3 +30,4 @@ mod tls;
 mod tokens;
 mod translation;
 mod what_if;
+mod working;
