@@ -47,6 +47,8 @@ pub enum JobChange {
     },
     /// Dead and ended jobs are deleted.
     Purge,
+    /// Jobs in any state are deleted, together with their queue.
+    Remove,
 }
 
 /// Result of a change.
@@ -140,6 +142,16 @@ impl JobServer {
         lane.and_then(|lane| lane.held).map(|held| held.why.to_owned()).unwrap_or_default()
     }
 
+    /// Returns the number of jobs of a queue that have not ended, as the store has it now.
+    ///
+    /// # Errors
+    /// The store does not respond.
+    pub async fn unended(&self, queue: &str) -> Result<u64, Error> {
+        let lanes = self.inner.store.lanes().await?;
+        let of_queue = lanes.iter().filter(|counts| counts.lane.queue == queue);
+        Ok(of_queue.map(|counts| counts.waiting + counts.behind + counts.leased).sum())
+    }
+
     /// Changes the jobs of a selection, or counts those that it would change.
     ///
     /// # Errors
@@ -161,6 +173,15 @@ impl JobChange {
             Self::Cancel => &[StateKind::Waiting, StateKind::Behind],
             Self::Replay { .. } => &[StateKind::Dead],
             Self::Purge => &[StateKind::Done, StateKind::Dead, StateKind::Cancelled, StateKind::Expired],
+            Self::Remove => &[
+                StateKind::Waiting,
+                StateKind::Behind,
+                StateKind::Leased,
+                StateKind::Done,
+                StateKind::Dead,
+                StateKind::Cancelled,
+                StateKind::Expired,
+            ],
         }
     }
 
@@ -176,6 +197,7 @@ impl JobChange {
                 ChangeTo::Replayed(due, record.job.replayed(policy.settings(), due))
             }
             Self::Purge => ChangeTo::Deleted,
+            Self::Remove => ChangeTo::Removed,
         }
     }
 }
@@ -266,7 +288,7 @@ impl Inner {
                 JobChange::Run => {}
                 JobChange::Cancel => totals.cancelled += 1,
                 JobChange::Replay { .. } => totals.replayed += 1,
-                JobChange::Purge => totals.deleted += 1,
+                JobChange::Purge | JobChange::Remove => totals.deleted += 1,
             }
         }
         Ok(all)

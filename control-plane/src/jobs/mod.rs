@@ -10,8 +10,10 @@ pub(crate) mod url;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use damper_queue::JobServer;
-use damper_queue::store::Store;
+use damper_queue::store::{Filter, Store};
+use damper_queue::{JobChange, JobServer, Selection};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
 use crate::state::error::ApiError;
@@ -71,9 +73,25 @@ impl Jobs {
 }
 
 impl QueueJobs for Jobs {
-    fn unended_jobs(&self, queue: &str) -> u64 {
-        let stats = self.server().map(|server| server.stats(queue)).unwrap_or_default();
-        stats.iter().filter(|stats| stats.queue == queue).map(|stats| stats.counts.live()).sum()
+    fn unended_jobs<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<u64, ApiError>> {
+        async move {
+            match self.server() {
+                Some(server) => Ok(server.unended(queue).await?),
+                None => Ok(0),
+            }
+        }
+        .boxed()
+    }
+
+    fn purge_jobs<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<(u64, bool), ApiError>> {
+        async move {
+            let Some(server) = self.server() else { return Ok((0, false)) };
+            let filter = Filter { queue: queue.to_owned(), ..Filter::default() };
+            let selection = Selection { filter, ..Selection::default() };
+            let changed = server.change(selection, JobChange::Remove, false).await?;
+            Ok((changed.jobs, changed.more))
+        }
+        .boxed()
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod exclusive;
 pub(crate) mod guards;
 pub(crate) mod held_kills;
 pub(crate) mod history;
+pub(crate) mod job_action;
 pub(crate) mod kills;
 pub(crate) mod known_store;
 pub(crate) mod preview;

@@ -21,7 +21,7 @@ use crate::write::chain_limit::ChainCheck;
 use crate::write::findings;
 use crate::write::findings::{FindingList, Traffic};
 use crate::write::ownership;
-use crate::write::queue_jobs::check_deleted;
+use crate::write::queue_jobs;
 use crate::write::reach::ReachSurvey;
 use crate::write::request::{check_expected, too_many};
 use crate::write::resource::{NewGuard, NewQueue, NewRule};
@@ -115,10 +115,10 @@ impl ChangeSet {
         faults.or(())
     }
 
-    /// Errors if a deleted queue has jobs that have not ended.
-    pub(crate) fn check_deletions(&self, writes: &Writes, pruned: &[ResourceKey]) -> Result<(), ApiError> {
+    /// Returns the queues that the set and its prune delete.
+    pub(crate) fn deleted_queues(&self, pruned: &[ResourceKey]) -> Vec<String> {
         let deleted = self.0.iter().filter(|change| change.put.is_none()).map(|change| &change.subject);
-        check_deleted(&*writes.jobs, deleted.chain(pruned))
+        queue_jobs::queues(deleted.chain(pruned))
     }
 
     /// Errors if the writer would reject the set: revisions that do not match, and limits.

@@ -9,6 +9,7 @@ pub(crate) mod conflict;
 pub(crate) mod digest;
 pub(crate) mod findings;
 pub(crate) mod held_kills;
+pub(crate) mod job_action;
 pub(crate) mod kill_expiry;
 pub(crate) mod ownership;
 pub(crate) mod queue_jobs;

@@ -12,7 +12,7 @@ use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
 use crate::write::Writes;
 use crate::write::amplification::AmplificationChange;
-use crate::write::queue_jobs::check_deleted;
+use crate::write::queue_jobs;
 use crate::write::request::{
     CompletedWrite, WriteRequest, all_or, check_expected, check_options, stored_answer, write,
 };
@@ -57,13 +57,21 @@ impl Deletion<'_> {
         let table = writes.fleet.table();
         let effects = self.effects(&table).await?;
         effects.chain.permit(&asked.options, |_| "key".to_owned()).map_err(ApiError::Faults)?;
-        check_deleted(&*writes.jobs, [subject])?;
+        let queues = queue_jobs::queues([subject]);
+        queue_jobs::check_deleted(&*writes.jobs, &asked.options, &queues).await?;
         if asked.options.validate_only {
             check_expected(&table, subject, *expected)?;
             table.revision_of(subject).ok_or_else(|| self.missing())?;
             return Ok(self.removed(table.revision(), effects));
         }
+        if asked.options.purge_jobs {
+            // Nothing is purged for a deletion that is going to fail.
+            check_expected(&table, subject, *expected)?;
+            table.revision_of(subject).ok_or_else(|| self.missing())?;
+            queue_jobs::purge(writes, (*asked).clone(), &queues).await?;
+        }
         let done = write(writes, asked, &table, SystemTime::now(), vec![self.edit()]).await?;
+        queue_jobs::purge_rest(writes, asked, &queues).await;
         if done.committed.repeated {
             return self.answer_repeated(&done).await;
         }

@@ -209,15 +209,16 @@ impl WriteRequest {
     }
 
     fn permit_options(&self) -> Result<(), AccessDenied> {
-        let v1::WriteOptions { force, take_over, prune, .. } = &self.options;
+        let v1::WriteOptions { force, take_over, prune, purge_jobs, .. } = &self.options;
         let is_everything = *prune == i32::from(v1::Prune::Everything);
-        if *force || *take_over || is_everything {
+        if *force || *take_over || *purge_jobs || is_everything {
             self.by.caller.permit_role(Role::Operator)?;
         }
         if is_everything { self.by.caller.permit_everything("what is not in the set") } else { Ok(()) }
     }
 
-    /// Checks keys of the store. Keys of other kinds are only written by methods that require the role admin.
+    /// Checks keys of the store. Keys of other kinds are only written by methods that require the role admin,
+    /// or operator for actions on jobs.
     fn permit_keys<'k>(&self, keys: impl IntoIterator<Item = &'k str>) -> Result<(), ApiError> {
         if matches!(self.by.caller, Caller::AuthDisabled) {
             return Ok(());

@@ -71,6 +71,7 @@ named! {
     v1::OnStop, "ON_STOP_", false;
     v1::JobState, "JOB_STATE_", false;
     v1::JobChange, "JOB_CHANGE_", false;
+    v1::JobActionKind, "JOB_ACTION_KIND_", false;
 }
 
 /// A number of an enum, by its short name.

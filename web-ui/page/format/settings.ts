@@ -1,4 +1,4 @@
-// The settings of a rule, guard, kill or token as a list, and the differences between versions.
+// The settings of a rule, guard, kill, token or action on jobs as a list, and differences of versions.
 //
 // Paths and values are those of a manifest ("policy.retry.max_attempts", "250ms", "UNAVAILABLE"). They are
 // found through the message's descriptor, so a new field of the wire needs no change here. Values set by the
@@ -13,8 +13,8 @@ import { GuardSchema } from "$wire/guards_pb";
 import type { Guard } from "$wire/guards_pb";
 import { KillSwitchSchema } from "$wire/kills_pb";
 import type { KillSwitch } from "$wire/kills_pb";
-import { QueueSchema } from "$wire/queues_pb";
-import type { Queue } from "$wire/queues_pb";
+import { JobActionSchema, QueueSchema } from "$wire/queues_pb";
+import type { JobAction, Queue } from "$wire/queues_pb";
 import { RuleSchema } from "$wire/rules_pb";
 import type { Rule } from "$wire/rules_pb";
 import { TokenSchema } from "$wire/tokens_pb";
@@ -22,7 +22,7 @@ import type { Token } from "$wire/tokens_pb";
 import { when } from "./time";
 import { isBareList, isLeaf, leaf, scalar } from "./manifest";
 
-export type Settable = Rule | Guard | KillSwitch | Queue | Token;
+export type Settable = Rule | Guard | KillSwitch | Queue | Token | JobAction;
 
 const SCHEMAS: Record<Settable["$typeName"], DescMessage> = {
   "damper.v1.Rule": RuleSchema,
@@ -30,6 +30,7 @@ const SCHEMAS: Record<Settable["$typeName"], DescMessage> = {
   "damper.v1.KillSwitch": KillSwitchSchema,
   "damper.v1.Queue": QueueSchema,
   "damper.v1.Token": TokenSchema,
+  "damper.v1.JobAction": JobActionSchema,
 };
 
 // The key identifies it; the server sets the rest.

@@ -4,12 +4,13 @@ import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { ChangeFilterSchema, ObjectKind } from "$wire/history_pb";
 import type { Change, ChangeFilter, Object$, ObjectChange, ObjectKey } from "$wire/history_pb";
 import type { Pattern } from "$wire/policy_pb";
+import { JobActionKind } from "$wire/queues_pb";
 import { namesIn } from "../context/address.svelte";
 import { keyText } from "../format/key";
 import type { Address } from "../context/address.svelte";
 import type { Settable } from "../format/settings";
 
-export type Kind = "rule" | "guard" | "queue" | "kill" | "token";
+export type Kind = "rule" | "guard" | "queue" | "kill" | "token" | "jobs";
 
 export const KINDS: Record<Kind, ObjectKind> = {
   rule: ObjectKind.RULE,
@@ -17,6 +18,7 @@ export const KINDS: Record<Kind, ObjectKind> = {
   queue: ObjectKind.QUEUE,
   kill: ObjectKind.KILL,
   token: ObjectKind.TOKEN,
+  jobs: ObjectKind.JOBS,
 };
 
 export function kindOf(key: ObjectKey | undefined): Kind {
@@ -54,9 +56,22 @@ const VERBS: Record<Kind, readonly [string, string, string]> = {
   queue: ["created", "changed", "removed"],
   kill: ["set", "changed", "ended"],
   token: ["created", "changed", "revoked"],
+  jobs: ["changed", "changed", "changed"],
+};
+
+// What an operator did with jobs.
+const ACTIONS: Record<JobActionKind, string> = {
+  [JobActionKind.UNSPECIFIED]: "changed",
+  [JobActionKind.RUN]: "made due",
+  [JobActionKind.CANCEL]: "cancelled",
+  [JobActionKind.REPLAY]: "replayed",
+  [JobActionKind.PURGE]: "purged",
+  [JobActionKind.PURGE_QUEUE]: "purged with their queue",
+  [JobActionKind.READ_BODY]: "read",
 };
 
 export function verbOf({ key, before, after }: ObjectChange): string {
+  if (after?.kind.case === "jobs") return ACTIONS[after.kind.value.kind];
   return VERBS[kindOf(key)][before === undefined ? 0 : after === undefined ? 2 : 1];
 }
 

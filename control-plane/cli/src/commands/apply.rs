@@ -26,6 +26,10 @@ pub(crate) struct ApplyArgs {
     /// change nothing
     #[arg(long, conflicts_with_all = ["dry_run", "wait", "request_id"])]
     what_if: bool,
+    /// With --prune: delete all jobs of the deleted queues too, also those that have not ended; requires the
+    /// role operator
+    #[arg(long, requires = "prune", conflicts_with = "what_if")]
+    purge: bool,
     #[command(flatten)]
     write: WriteArgs,
 }
@@ -38,7 +42,8 @@ pub(crate) async fn run(session: &Session, args: ApplyArgs) -> Result<(), CliErr
         let predicted = set.predict(&client, args.set.options(args.write.options())).await?;
         return what_if::report(session.format, &predicted);
     }
-    let response = set.send(&client, args.set.options(args.write.options())).await?;
+    let options = v1::WriteOptions { purge_jobs: args.purge, ..args.set.options(args.write.options()) };
+    let response = set.send(&client, options).await?;
     report(session, &response, args.write.suffix())?;
     args.write.delivered(&client, written(&response)).await
 }

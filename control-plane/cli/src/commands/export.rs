@@ -80,7 +80,7 @@ fn manifest_of(object: v1::Object) -> Result<Manifest, CliError> {
         Some(object::Kind::Rule(rule)) => Ok(rule.into()),
         Some(object::Kind::Guard(guard)) => Ok(guard.into()),
         Some(object::Kind::Queue(queue)) => Ok(queue.into()),
-        Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => {
+        Some(object::Kind::Kill(_) | object::Kind::Token(_) | object::Kind::Jobs(_)) | None => {
             Err(CliError::Defect("the export contains an unknown kind".to_owned()))
         }
     }

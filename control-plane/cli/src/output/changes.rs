@@ -54,6 +54,8 @@ pub(crate) enum Kind {
     Token,
     /// Queues
     Queue,
+    /// What operators did with jobs
+    Jobs,
 }
 
 impl ChangesArgs {
@@ -76,6 +78,7 @@ impl ChangesArgs {
             Some(Kind::Kill) => v1::ObjectKind::Kill,
             Some(Kind::Token) => v1::ObjectKind::Token,
             Some(Kind::Queue) => v1::ObjectKind::Queue,
+            Some(Kind::Jobs) => v1::ObjectKind::Jobs,
         };
         Ok(v1::ChangeFilter {
             names: Some(names),
@@ -123,12 +126,13 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
         for object in &change.objects {
             let (kind, key) = named(object.key.as_ref());
             let done = match (&object.before, &object.after) {
-                (None, _) => "created",
-                (_, None) => "deleted",
-                _ => "updated",
+                (_, Some(v1::Object { kind: Some(object::Kind::Jobs(action)) })) => done_with_jobs(action),
+                (None, _) => "created".to_owned(),
+                (_, None) => "deleted".to_owned(),
+                _ => "updated".to_owned(),
             };
             let head = [change.revision.to_string(), age(change.at.as_ref(), now)];
-            let what = [change.author.clone(), done.to_owned(), kind.to_owned()];
+            let what = [change.author.clone(), done, kind.to_owned()];
             let proven = is_proven.then(|| change.principal.clone());
             let columns = head.into_iter().chain(proven).chain(what).chain(key::columns(key));
             let queue = || queue_name(object.key.as_ref()).unwrap_or_default().to_owned();
@@ -139,6 +143,19 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
     table
 }
 
+/// Returns what an operator did with jobs.
+fn done_with_jobs(action: &v1::JobAction) -> String {
+    let done = match action.kind() {
+        v1::JobActionKind::Unspecified => "changed",
+        v1::JobActionKind::Run => "made due",
+        v1::JobActionKind::Cancel => "cancelled",
+        v1::JobActionKind::Replay => "replayed",
+        v1::JobActionKind::Purge | v1::JobActionKind::PurgeQueue => "purged",
+        v1::JobActionKind::ReadBody => return "body read".to_owned(),
+    };
+    format!("{} {done}", action.jobs)
+}
+
 /// Returns the owner, also of a deleted resource.
 fn owner(change: &v1::ObjectChange) -> &str {
     match change.after.as_ref().or(change.before.as_ref()).and_then(|object| object.kind.as_ref()) {
@@ -146,7 +163,7 @@ fn owner(change: &v1::ObjectChange) -> &str {
         Some(object::Kind::Guard(guard)) => &guard.owner,
         Some(object::Kind::Token(token)) => &token.name,
         Some(object::Kind::Queue(queue)) => &queue.owner,
-        Some(object::Kind::Kill(_)) | None => "",
+        Some(object::Kind::Kill(_) | object::Kind::Jobs(_)) | None => "",
     }
 }
 
@@ -157,13 +174,14 @@ fn named(key: Option<&v1::ObjectKey>) -> (&'static str, Option<&v1::Pattern>) {
         Some(object_key::Kind::Kill(key)) => ("kill", Some(key)),
         Some(object_key::Kind::Token(_)) => ("token", None),
         Some(object_key::Kind::Queue(_)) => ("queue", None),
+        Some(object_key::Kind::Jobs(_)) => ("jobs", None),
         None => ("", None),
     }
 }
 
 fn queue_name(key: Option<&v1::ObjectKey>) -> Option<&str> {
     match key?.kind.as_ref()? {
-        object_key::Kind::Queue(name) => Some(name),
+        object_key::Kind::Queue(name) | object_key::Kind::Jobs(name) => Some(name),
         _ => None,
     }
 }
@@ -174,7 +192,7 @@ pub(crate) fn item(object: v1::Object) -> Option<ManifestItem> {
         object::Kind::Rule(rule) => ManifestItem::Rule(rule),
         object::Kind::Guard(guard) => ManifestItem::Guard(guard),
         object::Kind::Queue(queue) => ManifestItem::Queue(queue),
-        object::Kind::Kill(_) | object::Kind::Token(_) => return None,
+        object::Kind::Kill(_) | object::Kind::Token(_) | object::Kind::Jobs(_) => return None,
     })
 }
 

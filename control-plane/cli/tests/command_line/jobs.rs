@@ -116,3 +116,60 @@ fn dead_jobs_are_replayed_or_deleted() {
     server.run(&["jobs", "get", &id]).failed(66);
     server.run(&["queues", "delete", "stock-later"]).ok();
 }
+
+#[cfg(unix)]
+#[test]
+fn what_operators_do_with_jobs_is_in_the_history() {
+    let mut server = Serving::start();
+    server.apply(QUEUE);
+    let id = Runtime::new().unwrap().block_on(submit(&server, "order-20"));
+    server.run(&["jobs", "body", &id, "--reason", "INC-7"]).ok();
+    server.run(&["jobs", "run", "stock-later", "--reason", "INC-8", "--dry-run"]).ok();
+    server.run(&["jobs", "run", "stock-later", "--reason", "INC-9"]).ok();
+    server.run(&["jobs", "cancel", "stock-later", &id, "--reason", "INC-10"]).ok();
+    assert_eq!(server.restart(), Some(0));
+    let listed = server.run(&["history", "--kind", "jobs"]).ok();
+    let rows: Vec<&str> = listed.lines().skip(1).collect();
+    for (row, parts) in rows.iter().zip([
+        ["1 cancelled", "stock-later", "INC-10", "kim"],
+        ["1 made due", "stock-later", "INC-9", "kim"],
+        ["body read", "stock-later", "INC-7", ""],
+    ]) {
+        assert!(parts.iter().all(|part| row.contains(part)), "{parts:?}: {listed}");
+    }
+    assert_eq!(rows.len(), 3, "a dry run is no action: {listed}");
+    let exported = server.run(&["audit", "export", "--kind", "jobs", "--text", "stock-later"]).ok();
+    let last: serde_json::Value = serde_json::from_str(exported.lines().last().unwrap()).unwrap();
+    let action = &last["objects"][0]["after"]["jobs"];
+    assert_eq!((&action["kind"], &action["filter"]["job_ids"][0]), (&"cancel".into(), &id.into()), "{last}");
+    assert!(!exported.contains("body of") && !exported.contains("order-20"), "{exported}");
+    assert_eq!(server.run(&["history", "--kind", "jobs", "--text", "other"]).ok().lines().count(), 1);
+}
+
+#[test]
+fn queue_is_deleted_with_its_jobs_by_purge_alone() {
+    let server = Serving::start();
+    server.apply(QUEUE);
+    let runtime = Runtime::new().unwrap();
+    let id = runtime.block_on(submit(&server, "order-21"));
+    // At once: the store is asked, not the statistics of the last second.
+    server.run(&["queues", "delete", "stock-later"]).failed(75);
+    let prune = ["apply", "-f", "-", "--owner", "team-orders", "--prune", "--allow-empty"];
+    server.run_with(&prune, b"").failed(75);
+    server.run(&["queues", "delete", "stock-later", "--purge", "--dry-run"]).ok();
+    server.run(&["jobs", "get", &id]).ok();
+    server.run(&["queues", "delete", "stock-later", "--purge", "--expected-revision", "9"]).failed(75);
+    server.run(&["jobs", "get", &id]).ok();
+    server.run(&["queues", "delete", "stock-later", "--purge", "--reason", "INC-11"]).ok();
+    server.run(&["jobs", "get", &id]).failed(66);
+
+    server.apply(QUEUE);
+    let id = runtime.block_on(submit(&server, "order-22"));
+    let pruned = server.run_with(&[&prune[..], &["--purge"]].concat(), b"");
+    assert!(pruned.err.contains("1 deleted"), "{pruned:?}");
+    pruned.ok();
+    server.run(&["jobs", "get", &id]).failed(66);
+    let purged = server.run(&["history", "--kind", "jobs"]).ok();
+    assert_eq!(purged.matches("1 purged").count(), 2, "{purged}");
+    assert!(purged.contains("INC-11"), "{purged}");
+}

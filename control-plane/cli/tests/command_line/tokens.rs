@@ -85,6 +85,8 @@ fn a_token_is_made_shown_used_and_revoked() {
     assert!(denied.contains("admin"), "{denied}");
     let denied = server.run_as(&file, &["kill", "--all", "--reason", "x"]).failed(77);
     assert!(denied.contains("operator"), "{denied}");
+    let denied = server.run_as(&file, &["queues", "delete", "later", "--purge"]).failed(77);
+    assert!(denied.contains("operator"), "{denied}");
     run(damper().args(["rules", "list"]).env("DAMPER_SERVER", &server.address)).failed(77);
 
     let listed = server.admin(&["token", "list", "-o", "json"]).json();

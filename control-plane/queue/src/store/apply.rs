@@ -187,7 +187,7 @@ fn check(job: &Record, body: &Body) -> Result<(), Error> {
     }
 }
 
-/// Changes a job that is not leased. Returns false if it is in another state than the change needs.
+/// Changes a job. Returns false if it is in another state than the change needs.
 pub(super) fn change<R: Rows>(rows: &mut R, change: &Change) -> Result<bool, R::Stop> {
     let Some(old) = rows.get(change.id)? else { return Ok(false) };
     let mut new = old.clone();
@@ -211,6 +211,11 @@ pub(super) fn change<R: Rows>(rows: &mut R, change: &Change) -> Result<bool, R::
             rows.put(&old, Some(&new))?;
         }
         (ChangeTo::Deleted, kind) if !kind.is_live() => rows.put(&old, None)?,
+        (ChangeTo::Removed, _) => {
+            rows.put(&old, None)?;
+            set_ended(&mut new, State::Cancelled);
+            pass_turn(rows, &new)?;
+        }
         _ => return Ok(false),
     }
     Ok(true)

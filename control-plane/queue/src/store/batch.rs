@@ -125,7 +125,7 @@ pub struct LeaseRequest {
     pub seed: u64,
 }
 
-/// A change of one job that is not leased.
+/// A change of one job. Only [`ChangeTo::Removed`] applies to a leased one.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// Id of the job.
@@ -150,6 +150,8 @@ pub enum ChangeTo {
     Replayed(Wall, Job),
     /// An ended or dead job is deleted.
     Deleted,
+    /// A job in any state is deleted. A delivery of it is lost.
+    Removed,
 }
 
 /// Leased jobs with their bodies.

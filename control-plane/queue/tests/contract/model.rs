@@ -188,6 +188,12 @@ impl Model {
                 self.jobs.remove(&change.id);
                 return true;
             }
+            ChangeTo::Removed => {
+                self.jobs.remove(&change.id);
+                job.state = State::Cancelled;
+                self.next_turn(&job);
+                return true;
+            }
             _ => return false,
         }
         self.jobs.insert(job.id, (job.clone(), body));

@@ -222,6 +222,7 @@ impl World {
         let replay = Job { attempts: 0, ..self.counters() };
         // Mostly one that the state allows.
         let to = match (state, self.rng.u32(0..6)) {
+            _ if self.rng.u32(0..40) == 0 => ChangeTo::Removed,
             (StateKind::Dead, 0..4) | (_, 0) => ChangeTo::Replayed(self.time(), replay),
             (StateKind::Done | StateKind::Cancelled | StateKind::Expired, _) | (_, 1) => ChangeTo::Deleted,
             (_, 2) => ChangeTo::Cancelled("by the operator".to_owned()),

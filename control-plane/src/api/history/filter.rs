@@ -38,7 +38,7 @@ impl Changes {
         let v1::ChangeFilter { names, kind, author, since, until, min_revision, max_revision } = wire;
         let mut faults = Faults::none();
         let kind = v1::ObjectKind::try_from(kind).unwrap_or_else(|_| {
-            faults.add("filter.kind", "is not known: rule, guard, kill, token or queue");
+            faults.add("filter.kind", "is not known: rule, guard, kill, token, queue or jobs");
             v1::ObjectKind::Unspecified
         });
         let mut time = |field: &str, wire: Option<prost_types::Timestamp>| {
@@ -79,11 +79,13 @@ impl Changes {
             HistorySubject::Subject(ResourceKey::Kill(_)) => v1::ObjectKind::Kill,
             HistorySubject::Subject(ResourceKey::Queue(_)) => v1::ObjectKind::Queue,
             HistorySubject::Token(_) => v1::ObjectKind::Token,
+            HistorySubject::Jobs(_) => v1::ObjectKind::Jobs,
         };
         let of_kind = self.kind == v1::ObjectKind::Unspecified || self.kind == kind;
         let accepts_names = || match named {
             HistorySubject::Subject(subject) => self.names.accepts_subject(subject),
             HistorySubject::Token(id) => self.names.accepts_id(id.as_str()),
+            HistorySubject::Jobs(queue) => self.names.accepts_id(queue),
         };
         of_kind && accepts_names()
     }

@@ -18,6 +18,11 @@ pub(crate) async fn get(writes: &Writes, request: v1::GetObjectRequest) -> Resul
     let subject = match named {
         HistorySubject::Subject(subject) => subject,
         HistorySubject::Token(id) => return token(writes, &table, &id, revision).await,
+        HistorySubject::Jobs(queue) => {
+            return Err(ApiError::NotFound(format!(
+                "actions on the jobs of queue {queue} have no revisions"
+            )));
+        }
     };
     let mut since =
         touched(&*writes.fleet.state.store, revision, table.revision(), |other| *other == subject).await?;

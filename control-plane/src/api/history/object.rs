@@ -1,4 +1,4 @@
-//! Rules, guards, queues, kills, tokens and changes in the form of the history API.
+//! Rules, guards, queues, kills, tokens, actions on jobs and changes in the form of the history API.
 
 use damper_core::Faults;
 use damper_proto::v1::{self, object, object_key};
@@ -6,6 +6,8 @@ use damper_store::{Change, Edit, Entry};
 
 use crate::api::history::filter::Changes;
 use crate::state::error::Current;
+use crate::state::job_action;
+use crate::state::job_action::JOB_ACTION;
 use crate::state::resource_key::ResourceKey;
 use crate::state::stored::StoredQueue;
 use crate::state::tokens::secret::TokenId;
@@ -29,11 +31,17 @@ impl From<Current> for v1::Object {
 pub(crate) enum HistorySubject {
     Subject(ResourceKey),
     Token(TokenId),
+    /// An action on jobs of this queue.
+    Jobs(String),
 }
 
 impl HistorySubject {
-    /// Parses a key of the store; `None` if the history does not show it.
-    fn of_key(key: &str) -> Option<Self> {
+    /// Returns the subject of an edit; `None` if the history does not show it.
+    fn of(edit: &Edit) -> Option<Self> {
+        if edit.key == JOB_ACTION {
+            return edit.value.as_ref().map(|value| Self::Jobs(job_action::queue(&job_action::read(value))));
+        }
+        let key = edit.key.as_str();
         token_of(key).map(Self::Token).or_else(|| ResourceKey::of_key(key).map(Self::Subject))
     }
 
@@ -41,6 +49,7 @@ impl HistorySubject {
         match self {
             Self::Subject(subject) => key(subject),
             Self::Token(id) => v1::ObjectKey { kind: Some(object_key::Kind::Token(id.to_string())) },
+            Self::Jobs(queue) => v1::ObjectKey { kind: Some(object_key::Kind::Jobs(queue.clone())) },
         }
     }
 
@@ -48,6 +57,7 @@ impl HistorySubject {
         match self {
             Self::Subject(subject) => read(subject, entry),
             Self::Token(id) => token(id, &entry),
+            Self::Jobs(_) => v1::Object { kind: Some(object::Kind::Jobs(job_action::read(&entry.value))) },
         }
     }
 }
@@ -80,6 +90,7 @@ pub(crate) fn named(key: Option<v1::ObjectKey>) -> Result<HistorySubject, Faults
                 .map(HistorySubject::Token)
                 .ok_or_else(|| fault("key.token", "is not the id of a token"));
         }
+        Some(object_key::Kind::Jobs(_)) => Err(fault("key.jobs", "is only in lists of changes")),
         None => Err(fault("key", "is required: rule, guard, kill, token or queue")),
     };
     subject.map(HistorySubject::Subject)
@@ -124,13 +135,13 @@ fn owner(object: &v1::Object) -> &str {
         Some(object::Kind::Rule(rule)) => &rule.owner,
         Some(object::Kind::Guard(guard)) => &guard.owner,
         Some(object::Kind::Queue(queue)) => &queue.owner,
-        Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => "",
+        Some(object::Kind::Kill(_) | object::Kind::Token(_) | object::Kind::Jobs(_)) | None => "",
     }
 }
 
 /// Returns a change without its objects.
 pub(crate) fn head(change: &Change) -> v1::Change {
-    let objects = change.edits.iter().filter(|edit| HistorySubject::of_key(&edit.key).is_some()).count();
+    let objects = change.edits.iter().filter(|edit| HistorySubject::of(edit).is_some()).count();
     v1::Change {
         revision: change.revision,
         at: Some(change.at.into()),
@@ -149,15 +160,17 @@ pub(crate) fn objects<'a>(
     change: &'a Change,
     filter: &'a Changes,
 ) -> impl Iterator<Item = v1::ObjectChange> + use<'a> {
-    let named = |edit: &'a Edit| HistorySubject::of_key(&edit.key).map(|named| (named, edit));
+    let named = |edit: &'a Edit| HistorySubject::of(edit).map(|named| (named, edit));
     let mut edits: Vec<_> = change.edits.iter().filter_map(named).collect();
     edits.retain(|(named, _)| filter.accepts(named));
     edits.sort_by(|(one, _), (other, _)| one.cmp(other));
     let changes = edits.into_iter().map(|(named, edit)| {
         let after = edit.value.clone().map(|value| Entry { revision: change.revision, value });
+        // The action before is another one.
+        let before = edit.before.clone().filter(|_| !matches!(named, HistorySubject::Jobs(_)));
         v1::ObjectChange {
             key: Some(named.key()),
-            before: edit.before.clone().map(|entry| named.read(entry)),
+            before: before.map(|entry| named.read(entry)),
             after: after.map(|entry| named.read(entry)),
         }
     });

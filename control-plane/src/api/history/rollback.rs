@@ -26,6 +26,7 @@ use crate::state::snapshot::Snapshot;
 use crate::write::Writes;
 use crate::write::chain_limit;
 use crate::write::change_set::{ChangeSet, ChangeSetResult, ResourceChange, Written};
+use crate::write::queue_jobs;
 use crate::write::request::{CompletedWrite, WriteRequest, all_or, check_options, commit, stored_answer};
 use crate::write::resource::{NewGuard, NewQueue, NewRule};
 
@@ -55,6 +56,9 @@ fn rolled_back(named: HistorySubject) -> Result<ResourceKey, Faults> {
             "key.kill",
             format!("kills are not rolled back ({pattern}): unkill ends it, kill sets it again"),
         ),
+        HistorySubject::Jobs(queue) => {
+            faults.add("key.jobs", format!("actions on the jobs of queue {queue} cannot be undone"));
+        }
         HistorySubject::Token(id) => {
             faults.add("key.token", format!("tokens are not rolled back ({id}): create a new one"));
         }
@@ -152,7 +156,9 @@ impl Rollback {
         if self.of.is_some() {
             set.check_guards(&guards, &outcome).map_err(ApiError::Faults)?;
         }
-        set.check_deletions(writes, &[])?;
+        // A rollback never deletes jobs.
+        let keeps_jobs = v1::WriteOptions::default();
+        queue_jobs::check_deleted(&*writes.jobs, &keeps_jobs, &set.deleted_queues(&[])).await?;
         let at = SystemTime::now();
         let edits = set.edits(&outcome, table, &self.asked.author(), at);
         let chain = chain_limit::check(writes, table, &edits).await?;
@@ -285,9 +291,8 @@ impl Rollback {
                 let written = NewQueue::read(&path, Some(queue))?;
                 ResourceChange::put(Written::Queue(Box::new(written)), path)
             }
-            Some(v1::object::Kind::Kill(_) | v1::object::Kind::Token(_)) | None => {
-                ResourceChange::delete(subject, path)
-            }
+            Some(v1::object::Kind::Kill(_) | v1::object::Kind::Token(_) | v1::object::Kind::Jobs(_))
+            | None => ResourceChange::delete(subject, path),
         };
         let expected = self.expected.filter(|_| self.of.is_some());
         Ok(ResourceChange { expected, ..change })

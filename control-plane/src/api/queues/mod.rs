@@ -16,7 +16,6 @@ use std::sync::Arc;
 use damper_proto::v1;
 use tonic::{Request, Response, Status};
 
-use crate::auth::caller::Caller;
 use crate::jobs::Jobs;
 use crate::write::Writes;
 
@@ -83,16 +82,14 @@ impl v1::queues_server::Queues for Queues {
         &self,
         request: Request<v1::ReadBodyRequest>,
     ) -> Result<Response<v1::ReadBodyResponse>, Status> {
-        let caller = Caller::of(&request);
-        self.writes.fleet.state.answer(jobs::read_body(&self.jobs, &caller, request.into_inner())).await
+        self.writes.fleet.state.answer(jobs::read_body(&self.writes, &self.jobs, request)).await
     }
 
     async fn change_jobs(
         &self,
         request: Request<v1::ChangeJobsRequest>,
     ) -> Result<Response<v1::ChangeJobsResponse>, Status> {
-        let caller = Caller::of(&request);
-        let work = change::change(&self.jobs, &caller, request.into_inner());
+        let work = change::change(&self.writes, &self.jobs, request);
         let answer = self.writes.fleet.state.answer(work).await;
         self.writes.fleet.metrics.written("change_jobs", answer)
     }

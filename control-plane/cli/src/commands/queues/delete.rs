@@ -17,18 +17,21 @@ pub(crate) struct DeleteArgs {
     /// Delete the queue only if it is still at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
+    /// Delete all jobs of the queue too, also those that have not ended; requires the role operator
+    #[arg(long)]
+    purge: bool,
     #[command(flatten)]
     write: WriteArgs,
 }
 
-/// Deletes the queue. Errors while it has jobs that have not ended.
+/// Deletes the queue. Errors while it has jobs that have not ended, unless they are purged.
 pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), CliError> {
     let words = format!("queue {}", printable(&args.name));
     let client = Client::connect(&session.server).await?;
     let request = v1::DeleteQueueRequest {
         name: args.name,
         expected_revision: args.expected_revision,
-        options: Some(args.write.options()),
+        options: Some(v1::WriteOptions { purge_jobs: args.purge, ..args.write.options() }),
     };
     let response = client.answer(client.queues.clone().delete_queue(request)).await?;
     warn(&warnings(&words, None, &response.findings));

@@ -27,6 +27,7 @@ use crate::write::chain_limit;
 use crate::write::chain_limit::ChainCheck;
 use crate::write::change_set::{ChangeSet, ChangeSetResult};
 use crate::write::claim::{DeferredSet, OwnershipClaim, ResolvedSet};
+use crate::write::queue_jobs;
 use crate::write::request::{CompletedWrite, WriteRequest, commit, stored_answer};
 
 /// An apply request.
@@ -43,7 +44,7 @@ pub(crate) async fn apply(
     request: Request<ApplyStream>,
 ) -> Result<v1::ApplyRulesResponse, ApiError> {
     // The reservation is kept until the set is written.
-    let (Apply { asked, claim, set }, _reservation) = tokio::select! {
+    let (Apply { mut asked, claim, set }, _reservation) = tokio::select! {
         read = read::read(writes, quota, request) => read?,
         () = stopping.cancelled() => return Err(ApiError::unavailable("this server of the control plane is stopping")),
     };
@@ -60,7 +61,14 @@ pub(crate) async fn apply(
             ChangeSetResult { revision: before.revision(), changes, pruned, chain, author_owner: None };
         return set.clone().response(writes, before, set_result).await;
     }
+    let queues = set.deleted_queues(&resolved.pruned);
+    if asked.options.purge_jobs {
+        // Nothing is purged for a set that is going to be rejected.
+        check_conditions(writes, &asked, &over, &resolved)?;
+        asked = queue_jobs::purge(writes, asked, &queues).await?;
+    }
     let done = write(writes, &asked, &over, &resolved).await?;
+    queue_jobs::purge_rest(writes, &asked, &queues).await;
     if done.committed.repeated {
         return answer_repeated(writes, over, &done).await;
     }
@@ -102,7 +110,7 @@ async fn check(
         .resolve(set, table)
         .map_err(|forbidden| crate::write::conflict::owned_in(set, table, forbidden))?;
     asked.permit(&resolved.pruned)?;
-    set.check_deletions(writes, &resolved.pruned)?;
+    queue_jobs::check_deleted(&*writes.jobs, &asked.options, &set.deleted_queues(&resolved.pruned)).await?;
     let guards = set.guards_after(table, &resolved.pruned);
     if !claim.is_everything() {
         set.check_guards(&guards, &resolved.outcome).map_err(ApiError::Faults)?;
