@@ -153,6 +153,11 @@ async fn commit(store: &dyn Store, due: &Waker, batch: Batch, answers: Answers) 
                 let second = answers.halve(&mut batch);
                 parts.extend([second, (batch, answers)]);
             }
+            // Only new jobs need room, or most of it: ends of deliveries go on without them.
+            Err(error @ Error::Full(_)) if answers.fail_submissions(&error) => {
+                batch.submissions.clear();
+                parts.push((batch, answers));
+            }
             Err(error) => answers.fail(&error),
         }
     }

@@ -224,6 +224,16 @@ impl Answers {
         send_each(self.changes, committed.changes);
     }
 
+    /// Sends the error of a commit to the submissions, if there are other operations too. Returns false if
+    /// there are no submissions, or nothing else.
+    pub(super) fn fail_submissions(&mut self, error: &Error) -> bool {
+        let is_mixed = !self.submissions.is_empty() && self.operations() > self.submissions.len();
+        if is_mixed {
+            fail_each(std::mem::take(&mut self.submissions), error);
+        }
+        is_mixed
+    }
+
     /// Sends the error of a commit to all.
     pub(super) fn fail(self, error: &Error) {
         fail_each(self.settlements, error);

@@ -342,6 +342,27 @@ async fn error_of_a_commit_reaches_all_its_operations() {
 }
 
 #[tokio::test]
+async fn settlements_go_on_without_submissions_that_lack_room() {
+    let (writer, mut commits, _woken) = start();
+    let first = occupy(&writer, &mut commits).await;
+    let (job, body) = job(1);
+    let submitted = writer.submit(job, body);
+    let settled = writer.settle(settlement(1));
+    first.succeed();
+    let full = Error::Full("no disk space left".to_owned());
+    commits.recv().await.unwrap().fail(full.clone());
+    assert_eq!(submitted.await, Err(full.clone()));
+    let again = commits.recv().await.unwrap();
+    assert_eq!((again.batch.submissions.len(), again.batch.settlements.len()), (0, 1));
+    again.succeed();
+    assert_eq!(settled.await, Ok(Settled::Applied));
+    // Not again without an end: a settlement that lacks room itself fails.
+    let settled = writer.settle(settlement(2));
+    commits.recv().await.unwrap().fail(full.clone());
+    assert_eq!(settled.await, Err(full));
+}
+
+#[tokio::test]
 async fn rejected_content_fails_its_operation_alone() {
     let (writer, mut commits, _woken) = start();
     for rejected in [1, 2, 3, 4] {

@@ -180,6 +180,27 @@ async fn tls_connection_checks_the_certificate() {
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
 }
 
+#[tokio::test]
+async fn lease_under_a_former_number_gets_nothing() {
+    let cluster = Cluster::shared().await;
+    let url = cluster.database().await;
+    let store = open(&url).await;
+    let before = store.beat(Vec::new()).await.unwrap().server;
+    let job = job(&mut World::new(1), 1);
+    submit(&*store, job.clone()).await;
+    let request = lease_of(&job.0, before, 7);
+    // Another server takes this one for dead.
+    cluster.execute(&url, "delete from damper_queue.server").await;
+    let now = store.beat(Vec::new()).await.unwrap().server;
+    assert_ne!(before, now);
+    let leased = async |request: LeaseRequest| {
+        let batch = Batch { leases: vec![request], ..Batch::default() };
+        store.commit(batch).await.unwrap().leases.remove(0).len()
+    };
+    assert_eq!(leased(request.clone()).await, 0);
+    assert_eq!(leased(LeaseRequest { server: now, ..request }).await, 1);
+}
+
 /// Three servers with random batches at the same time, on few keys and order keys.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_servers_keep_all_invariants() {
@@ -245,7 +266,8 @@ impl Totals {
         let stored = committed.submissions.iter().filter(|result| matches!(result, Submitted::Stored(_)));
         self.stored += stored.count();
         let changes = batch.changes.iter().zip(&committed.changes);
-        let deleted = |(change, done): &(&Change, &bool)| **done && matches!(change.to, ChangeTo::Deleted);
+        let deletes = |change: &Change| matches!(change.to, ChangeTo::Deleted | ChangeTo::Removed);
+        let deleted = |(change, done): &(&Change, &bool)| **done && deletes(change);
         self.deleted += changes.filter(deleted).count();
         for (job, _) in committed.leases.iter().flatten() {
             let State::Leased { token, .. } = job.state else { panic!("{job:?}") };

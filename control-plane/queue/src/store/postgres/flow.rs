@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use damper_core::Time;
 use damper_core::job::{Admit, CalleeParts, HoldReason, QueueParts, SharedFlow};
+use futures_util::future::try_join;
 use sha2::{Digest as _, Sha256};
-use tokio_postgres::Row;
 
 use super::connection::Stop;
 use super::load::Loader;
@@ -36,13 +36,16 @@ struct Queue {
     callees: BTreeMap<String, CalleeParts>,
 }
 
-/// Queues with the callees that a batch needs of them.
 /// Locks the flow of a queue. A server that freezes with the lock holds up the others for this time only,
 /// which is shorter than the wait of a submission.
 const LOCK: &str =
     "select pg_advisory_xact_lock($1), set_config('idle_in_transaction_session_timeout', '3s', true)";
 
+/// Queues with the callees that a batch needs of them.
 type Wanted = BTreeMap<String, BTreeSet<String>>;
+
+/// Leases of a queue by callee.
+type Leased = BTreeMap<String, BTreeMap<String, u32>>;
 
 impl Flows {
     /// Locks and loads the queues of requests with bounds, and those of which the evidence changes something,
@@ -62,7 +65,7 @@ impl Flows {
             add(if is_wanted { &mut wanted } else { &mut others }, lane);
         }
         if !others.is_empty() {
-            let mut unlocked = Self::load(loader, &others).await?;
+            let mut unlocked = Self::load(loader, &others, false).await?;
             unlocked.show(shown);
             others.retain(|queue, _| unlocked.is_changed(queue));
             wanted.append(&mut others);
@@ -75,17 +78,20 @@ impl Flows {
             loader.connection.query(LOCK, &[&lock]).await?;
         }
         // Its snapshot must be later than the locks.
-        let mut flows = Self::load(loader, &wanted).await?;
+        let mut flows = Self::load(loader, &wanted, !requests.is_empty()).await?;
         flows.show(shown);
         Ok(flows)
     }
 
-    async fn load(loader: &Loader, wanted: &Wanted) -> Result<Self, Stop> {
-        let sql = "select q.queue, store_time(), b.next_delivery, b.line_servers, b.line_until, (select \
-                   coalesce(sum(leased), 0)::bigint from tally join lane on lane.id = tally.lane where lane.queue = \
-                   q.queue) from unnest($1::text[]) q (queue) left join queue_flow b on b.queue = q.queue";
+    /// Loads the flows of queues. The leases are counted for requests alone: evidence does not need them.
+    async fn load(loader: &Loader, wanted: &Wanted, counts: bool) -> Result<Self, Stop> {
+        let sql = "select q.queue, store_time(), b.next_delivery, b.line_servers, b.line_until from \
+                   unnest($1::text[]) q (queue) left join queue_flow b on b.queue = q.queue";
         let queues: Vec<&str> = wanted.keys().map(String::as_str).collect();
-        let rows = loader.connection.query(sql, &[&queues]).await?;
+        let rows = async { Ok::<_, Stop>(loader.connection.query(sql, &[&queues]).await?) };
+        let leased = async { if counts { count_leases(loader, &queues).await } else { Ok(Leased::new()) } };
+        // One connection sends both without waiting in between.
+        let (rows, leased) = try_join(rows, leased).await?;
         let mut flows = Self::default();
         for row in &rows {
             flows.now = time(row.try_get(1)?);
@@ -97,25 +103,25 @@ impl Flows {
                 next_delivery: row.try_get::<_, Option<i64>>(2)?.map_or(Time::ZERO, time),
                 line: line.map(|(server, until)| (server.cast_unsigned(), time(until))).collect(),
             };
-            let flow = SharedFlow::new(stored.clone(), count(row, 5)?, flows.now);
-            let queue = Queue { flow, stored, callees: BTreeMap::new() };
-            flows.queues.insert(row.try_get(0)?, queue);
+            let name: String = row.try_get(0)?;
+            let in_flight = leased.get(&name).into_iter().flat_map(BTreeMap::values);
+            let in_flight = in_flight.copied().fold(0, u32::saturating_add);
+            let flow = SharedFlow::new(stored.clone(), in_flight, flows.now);
+            flows.queues.insert(name, Queue { flow, stored, callees: BTreeMap::new() });
         }
-        flows.load_callees(loader, wanted).await?;
+        flows.load_callees(loader, wanted, &leased).await?;
         Ok(flows)
     }
 
-    async fn load_callees(&mut self, loader: &Loader, wanted: &Wanted) -> Result<(), Stop> {
-        let sql = "with leases as materialized (select queue, callee_service as callee, sum(leased)::bigint as \
-                   leased from tally join lane on lane.id = tally.lane where queue = any($1) group by 1, 2) select \
-                   w.queue, w.callee, c.failures, c.probe_at, c.pace, c.halved_at, coalesce(l.leased, 0) from \
-                   unnest($1::text[], $2::text[]) w (queue, callee) left join leases l using (queue, callee) left \
-                   join callee_flow c using (queue, callee)";
+    async fn load_callees(&mut self, loader: &Loader, wanted: &Wanted, leased: &Leased) -> Result<(), Stop> {
+        let sql = "select w.queue, w.callee, c.failures, c.probe_at, c.pace, c.halved_at from \
+                   unnest($1::text[], $2::text[]) w (queue, callee) left join callee_flow c using (queue, callee)";
         let pairs =
             wanted.iter().flat_map(|(queue, callees)| callees.iter().map(move |callee| (queue, callee)));
         let (queues, callees): (Vec<&String>, Vec<&String>) = pairs.unzip();
         for row in loader.connection.query(sql, &[&queues, &callees]).await? {
             let (queue, callee): (&str, String) = (row.try_get(0)?, row.try_get(1)?);
+            let in_flight = leased.get(queue).and_then(|callees| callees.get(&callee)).copied();
             let Some(queue) = self.queues.get_mut(queue) else { continue };
             let stored = match row.try_get::<_, Option<i64>>(2)? {
                 None => CalleeParts::default(),
@@ -126,7 +132,7 @@ impl Flows {
                     halved_at: row.try_get::<_, Option<i64>>(5)?.map(time),
                 },
             };
-            queue.flow.add(&callee, stored, count(&row, 6)?);
+            queue.flow.add(&callee, stored, in_flight.unwrap_or_default());
             queue.callees.insert(callee, stored);
         }
         Ok(())
@@ -253,7 +259,14 @@ fn small(number: i64) -> u32 {
     u32::try_from(number.max(0)).unwrap_or(u32::MAX)
 }
 
-/// Returns a count of leases.
-fn count(row: &Row, column: usize) -> Result<u32, Stop> {
-    Ok(small(row.try_get(column)?))
+/// Counts the leases of queues by callee, as the tallies of all servers have them.
+async fn count_leases(loader: &Loader, queues: &[&str]) -> Result<Leased, Stop> {
+    let sql = "select queue, callee_service, sum(leased)::bigint from tally join lane on lane.id = tally.lane \
+               where queue = any($1) group by 1, 2";
+    let mut leased = Leased::new();
+    for row in loader.connection.query(sql, &[&queues]).await? {
+        let callees = leased.entry(row.try_get(0)?).or_default();
+        callees.insert(row.try_get(1)?, small(row.try_get(2)?));
+    }
+    Ok(leased)
 }

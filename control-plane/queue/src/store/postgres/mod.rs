@@ -126,6 +126,8 @@ struct Shared {
     reads: Mutex<Option<Arc<Connection>>>,
     /// Number of this server.
     server: AtomicU64,
+    /// Its numbers before: others took it for dead under them.
+    former: SyncMutex<Vec<ServerId>>,
     observer: SyncMutex<Observer>,
     notifier: Notifier,
 }
@@ -156,6 +158,7 @@ impl PostgresStore {
             commits: Mutex::new(Some(Arc::new(first))),
             reads: Mutex::default(),
             server: AtomicU64::new(server.0),
+            former: SyncMutex::default(),
             observer: SyncMutex::new(Observer::new(settings.dead_after)),
             notifier: Notifier::default(),
         });
@@ -224,12 +227,22 @@ impl Shared {
         Ok(tokio::time::timeout(COMMIT_WITHIN, trying).await.unwrap_or_else(unknown)?)
     }
 
-    async fn commit(&self, batch: &Batch) -> Result<Committed, Error> {
+    async fn commit(&self, mut batch: Batch) -> Result<Committed, Error> {
         let server = self.server();
+        self.void_former(&mut batch);
+        let batch = &batch;
         let committed =
             self.transaction(|loader| async move { commit::commit(&loader, batch, server).await }).await?;
         self.notifier.announce(committed.due.iter().map(|(_, at)| *at));
         Ok(committed)
+    }
+
+    /// Leases nothing for requests under a former number: no server watches its leases.
+    fn void_former(&self, batch: &mut Batch) {
+        let former = self.former.lock().unwrap_or_else(PoisonError::into_inner);
+        for request in batch.leases.iter_mut().filter(|request| former.contains(&request.server)) {
+            request.count = 0;
+        }
     }
 
     async fn beat(&self, published: &[u8]) -> Result<Beat, Error> {
@@ -240,6 +253,7 @@ impl Shared {
                 server = new.0,
                 "another server took this one for dead; it continues under a new id"
             );
+            self.former.lock().unwrap_or_else(PoisonError::into_inner).push(self.server());
             self.server.store(new.0, Ordering::Relaxed);
             servers::beat(&reader, new, published).await?;
         }
@@ -282,7 +296,7 @@ async fn within<T>(read: impl Future<Output = Result<T, Stop>>) -> Result<T, Err
 
 impl Store for PostgresStore {
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Committed, Error>> {
-        async move { self.shared.commit(&batch).await }.boxed()
+        async move { self.shared.commit(batch).await }.boxed()
     }
 
     fn lanes(&self) -> BoxFuture<'_, Result<Vec<LaneCounts>, Error>> {
