@@ -67,7 +67,13 @@ impl Ledger {
     /// Returns true if no job is missing.
     #[must_use]
     pub fn balances(self) -> bool {
-        self.at_start + self.submitted == self.present + self.deleted
+        self.gap() == 0
+    }
+
+    /// Returns by how many jobs there are too few; negative: too many.
+    pub(crate) fn gap(self) -> i64 {
+        let (before, now) = (self.at_start + self.submitted, self.present + self.deleted);
+        before.cast_signed().wrapping_sub(now.cast_signed())
     }
 }
 

@@ -14,7 +14,7 @@ use crate::id::LeaseId;
 use crate::queues::Queues;
 use crate::shared::{Inner, JobServer};
 use crate::state::State;
-use crate::store::{Beat, Error, Record, Store};
+use crate::store::{Beat, Burden, Error, Record, Store};
 use crate::submit::{NewJob, SubmitResult, Submitter};
 use crate::work::Work;
 use crate::worker::{ToWorker, WorkerIdentity};
@@ -101,6 +101,36 @@ impl JobServer {
     #[must_use]
     pub fn ledger(&self) -> Ledger {
         self.inner.state().ledger(self.inner.at_start.load(Ordering::Relaxed))
+    }
+
+    /// Returns by how many jobs the store has too few, or too many if negative, compared with what this
+    /// server has submitted and deleted. `None` if other servers use the store, it does not respond, or jobs
+    /// come or go meanwhile.
+    pub async fn ledger_gap(&self) -> Option<i64> {
+        if self.inner.store.is_shared() {
+            return None;
+        }
+        let before = self.ledger();
+        let mut gap = None;
+        // Twice: a commit may be in the store and not counted yet.
+        for _ in 0..2 {
+            self.inner.refresh().await.ok()?;
+            let now = self.ledger();
+            let is_quiet = (now.submitted, now.deleted) == (before.submitted, before.deleted);
+            if !is_quiet || gap.is_some_and(|gap| gap != now.gap()) {
+                return None;
+            }
+            gap = Some(now.gap());
+        }
+        gap
+    }
+
+    /// Returns what slows the store down.
+    ///
+    /// # Errors
+    /// The store does not respond.
+    pub async fn burden(&self) -> Result<Burden, Error> {
+        self.inner.store.burden().await
     }
 
     /// Returns the number of leases that this server keeps.

@@ -163,8 +163,17 @@ codes! {
         "The job store of the queues does not respond: no job is accepted or delivered, and results of jobs cannot be stored yet.",
         "Restore the job store. Until then workers continue the jobs that they already have.";
     JOB_STORE_FULL = "job_store_full", Danger,
-        "The disk of the job store is full: new jobs are rejected, and stored jobs are still delivered.",
-        "Free space on the disk or enlarge the volume. To delete the jobs that were given up, run `damper jobs purge`.";
+        "The job store has no room: its disk is full, or the database has too little space, memory or connections. New jobs are rejected, and stored jobs are still delivered.",
+        "The log of the server names the reason. Free space on the disk or enlarge the volume, or raise the limit of the database. To delete the jobs that were given up, run `damper jobs purge`.";
+    JOB_STORE_OLD_TRANSACTION = "job_store_old_transaction", Warning,
+        "A transaction in the database of the jobs has been open for more than 5 minutes: the space of deleted and changed rows cannot be freed, and the queues become slow.",
+        "Find it in `pg_stat_activity` or `pg_prepared_xacts` and end it. Give the jobs a database of their own.";
+    JOB_STORE_DEAD_ROWS = "job_store_dead_rows", Warning,
+        "The database of the jobs has more than ten times as many dead rows as live ones: the queues become slow.",
+        "Check that autovacuum runs, and that no old transaction, prepared transaction or replication slot keeps the rows; then run `vacuum` on the tables of the schema damper_queue.";
+    JOB_LEDGER_DIFFERS = "job_ledger_differs", Danger,
+        "The job store does not have the number of jobs that results from what was submitted and deleted: jobs were lost or added outside of the server.",
+        "Check whether the file or the tables were changed or restored while the server ran. Keep a copy, and report it.";
     QUEUE_WITHOUT_POLICY = "queue_without_policy", Danger,
         "Jobs are stored for a queue that no longer exists: they are neither delivered nor expired.",
         "Create the queue again (`damper apply`), or cancel its jobs with `damper jobs cancel`.";

@@ -117,10 +117,16 @@ pub(crate) async fn diagnose(
         request.window.map_or(Ok(RateWindow::Minute), |window| RateWindow::read("window", Some(window)))?;
     let cluster = doctor.cluster.clone();
     let doctor = doctor.clone();
-    cluster.off_runtime(move |_| Ok(input(&doctor, request.service, window).diagnosis())).await
+    let jobs = queues::read(&doctor.jobs).await;
+    cluster.off_runtime(move |_| Ok(input(&doctor, request.service, window, jobs).diagnosis())).await
 }
 
-fn input(doctor: &Doctor, service: String, window: RateWindow) -> DoctorInput {
+fn input(
+    doctor: &Doctor,
+    service: String,
+    window: RateWindow,
+    jobs: Option<queues::JobsInput>,
+) -> DoctorInput {
     let table = doctor.cluster.fleet.table();
     let now = SystemTime::now();
     let sessions = doctor.cluster.fleet.hub.clients("", "");
@@ -138,11 +144,7 @@ fn input(doctor: &Doctor, service: String, window: RateWindow) -> DoctorInput {
         rejected: doctor.cluster.access.rejected.recent(now),
         store_is_full: doctor.cluster.fleet.state.store.is_full(),
         certificate,
-        jobs: doctor.jobs.server().map(|server| queues::JobsInput {
-            queues: server.stats(""),
-            away: server.away(),
-            is_full: server.is_full(),
-        }),
+        jobs,
         clients: doctor.cluster.fleet.hub.described(sessions, &table, LISTED).collect(),
         rows: doctor.cluster.fleet.stats.rows_over(window, &table),
         served: doctor.cluster.fleet.stats.served_rates(window),

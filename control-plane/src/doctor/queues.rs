@@ -7,9 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use damper_core::job::Wall;
 use damper_proto::v1;
+use damper_queue::store::Burden;
 use damper_queue::{LaneStats, QueueStats};
+use tokio::time::timeout;
 
 use crate::doctor::{Check, DoctorInput, codes, finding};
+use crate::jobs::Jobs;
 use crate::state::text::many;
 
 /// Lateness without a finding.
@@ -20,11 +23,20 @@ const HELD_AFTER: Duration = Duration::from_secs(15 * 60);
 const WITHOUT_WORKER_AFTER: Duration = Duration::from_secs(30);
 /// Share of a quota that is a finding, in percent.
 const NEARLY_FULL_PERCENT: u64 = 80;
+/// Age of a transaction that is a finding.
+const OLD_TRANSACTION: Duration = Duration::from_secs(5 * 60);
+/// Dead rows for each live one that are a finding, and their number that is none.
+const DEAD_FOR_EACH: u64 = 10;
+const FEW_DEAD_ROWS: u64 = 50_000;
+/// Time for the job store to answer.
+const READ_WITHIN: Duration = Duration::from_secs(2);
 /// Reasons that are part of normal deliveries: jobs that wait for them are late, not held.
 const BUSY: [&str; 4] = ["pace", "rate", "max_in_flight", "no_credits"];
 
 pub(crate) const CHECKS: &[Check] = &[
     Check { what: "the job store works", scope: store, find: job_store },
+    Check { what: "the database of the jobs is cleaned", scope: store, find: burden },
+    Check { what: "no job is missing", scope: store, find: ledger },
     Check { what: "jobs have a queue", scope: count, find: without_policy },
     Check { what: "due jobs are delivered", scope: count, find: late },
     Check { what: "jobs are not held for long", scope: count, find: held },
@@ -40,6 +52,24 @@ pub(crate) struct JobsInput {
     pub(crate) away: Option<(Duration, String)>,
     /// Submissions were refused within the last minute, because the store is full.
     pub(crate) is_full: bool,
+    /// What slows the store down.
+    pub(crate) burden: Burden,
+    /// Jobs that the store has too few; negative: too many.
+    pub(crate) gap: i64,
+}
+
+/// Reads what the doctor needs; `None` without a job store.
+pub(crate) async fn read(jobs: &Jobs) -> Option<JobsInput> {
+    let server = jobs.server()?;
+    let answers = async { (server.burden().await.unwrap_or_default(), server.ledger_gap().await) };
+    let (burden, gap) = timeout(READ_WITHIN, answers).await.unwrap_or_default();
+    Some(JobsInput {
+        queues: server.stats(""),
+        away: server.away(),
+        is_full: server.is_full(),
+        burden,
+        gap: gap.unwrap_or_default(),
+    })
 }
 
 fn store(input: &DoctorInput) -> String {
@@ -70,6 +100,29 @@ fn job_store(input: &DoctorInput) -> Vec<v1::Finding> {
     let full =
         || finding(codes::JOB_STORE_FULL, "", "submissions were refused within the last minute".to_owned());
     away.into_iter().chain(jobs.is_full.then(full)).collect()
+}
+
+fn burden(input: &DoctorInput) -> Vec<v1::Finding> {
+    let Some(JobsInput { burden, .. }) = &input.jobs else { return Vec::new() };
+    let old = burden.oldest_transaction >= OLD_TRANSACTION;
+    let old = old.then(|| {
+        let message = format!("open for {}", minutes(burden.oldest_transaction));
+        finding(codes::JOB_STORE_OLD_TRANSACTION, "", message)
+    });
+    let Burden { live_rows, dead_rows, .. } = *burden;
+    let dead = dead_rows > FEW_DEAD_ROWS && dead_rows > live_rows.saturating_mul(DEAD_FOR_EACH);
+    let dead = dead.then(|| {
+        let message = format!("{dead_rows} dead rows, {live_rows} live ones");
+        finding(codes::JOB_STORE_DEAD_ROWS, "", message)
+    });
+    old.into_iter().chain(dead).collect()
+}
+
+fn ledger(input: &DoctorInput) -> Vec<v1::Finding> {
+    let gap = input.jobs.as_ref().map_or(0, |jobs| jobs.gap);
+    let message =
+        format!("{} too {}", many(jobs(gap.unsigned_abs()), "job"), if gap > 0 { "few" } else { "many" });
+    (gap != 0).then(|| finding(codes::JOB_LEDGER_DIFFERS, "", message)).into_iter().collect()
 }
 
 fn without_policy(input: &DoctorInput) -> Vec<v1::Finding> {

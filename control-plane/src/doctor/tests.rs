@@ -6,6 +6,7 @@ use crate::doctor::*;
 use crate::state::resource_key::ResourceKey;
 use crate::state::stored::StoredRule;
 use crate::stats::Route;
+use damper_queue::store::Burden;
 use damper_store::{Entry, StoreContents};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -68,6 +69,24 @@ fn a_rule_is_observed_for_long_after_a_week_and_only_in_observe() {
     assert!(long(v1::Mode::Observe, 8 * DAY));
     assert!(!long(v1::Mode::Observe, 6 * DAY));
     assert!(!long(v1::Mode::Enforce, 8 * DAY));
+}
+
+#[test]
+fn burdened_or_changed_job_store_is_a_finding() {
+    let mut input = input(v1::Mode::Enforce, DAY);
+    let mut found = |seconds, live_rows, dead_rows, gap| {
+        let burden = Burden { oldest_transaction: Duration::from_secs(seconds), live_rows, dead_rows };
+        let (queues, away) = (Vec::new(), None);
+        input.jobs = Some(queues::JobsInput { queues, away, is_full: false, burden, gap });
+        let all = codes(&input).into_iter();
+        all.filter(|code| code.starts_with("job_")).collect::<Vec<_>>()
+    };
+    assert!(found(299, 10_000, 100_000, 0).is_empty());
+    assert!(found(0, 0, 50_000, 0).is_empty(), "few in all");
+    assert_eq!(found(300, 0, 0, 0), ["job_store_old_transaction"]);
+    assert_eq!(found(0, 10_000, 100_001, 0), ["job_store_dead_rows"]);
+    assert_eq!(found(0, 0, 0, 2), ["job_ledger_differs"]);
+    assert_eq!(found(0, 0, 0, -1), ["job_ledger_differs"]);
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The trait of job stores, and what its reads select and return.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use damper_core::Code;
 use damper_core::job::Wall;
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
 use super::batch::{Batch, Committed};
@@ -90,6 +92,17 @@ pub struct Beat {
     pub now: Wall,
 }
 
+/// What slows a database down: rows that were deleted or replaced, and transactions that keep them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Burden {
+    /// Age of the oldest transaction that is open. Of other database users only if they are visible.
+    pub oldest_transaction: Duration,
+    /// Rows of all tables.
+    pub live_rows: u64,
+    /// Rows that were deleted or replaced, and whose space is not free yet.
+    pub dead_rows: u64,
+}
+
 /// A job store.
 pub trait Store: Send + Sync + 'static {
     /// Commits a batch. On an error nothing of it is stored, except for [`Error::Unavailable`] with an
@@ -129,6 +142,10 @@ pub trait Store: Send + Sync + 'static {
     fn woken(&self) -> BoxFuture<'_, ()>;
     /// Reads everything and returns what contradicts itself, for tests and for doctor. Takes long.
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>>;
+    /// Returns what slows the store down, as far as it has such things.
+    fn burden(&self) -> BoxFuture<'_, Result<Burden, Error>> {
+        async { Ok(Burden::default()) }.boxed()
+    }
     /// Returns the identity of the store: leases of another one are void.
     fn id(&self) -> u64;
     /// Returns true if several servers can use the store: then it keeps the bounds of the queues over all.

@@ -238,6 +238,25 @@ async fn operator_runs_cancels_and_purges_a_selection() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn removed_jobs_are_gone_in_any_state() {
+    let mut rig = rig(|_| {}).await;
+    let mut worker = rig.worker(1).await;
+    rig.submit(3).await;
+    let lease = worker.start().await.lease;
+    assert_eq!(rig.server.unended(QUEUE).await, Ok(3));
+    let removed = rig.server.change(all(), JobChange::Remove, false).await.unwrap();
+    assert_eq!((removed.jobs, removed.skipped), (3, 0));
+    assert_eq!(rig.server.unended(QUEUE).await, Ok(0));
+    assert!(worker.settle(lease, Settle::Done).await, "its delivery is lost");
+    assert_eq!(rig.server.ledger_gap().await, Some(0));
+    assert_eq!(rig.store.inner.check().await.unwrap(), Vec::<String>::new());
+    // The worker is free for further jobs.
+    worker.credit(1).await;
+    rig.submit(1).await;
+    worker.start().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn ledger_balances() {
     let mut rig = rig(|settings| settings.keep_done = Duration::ZERO).await;
     let mut worker = rig.worker(100).await;
@@ -250,6 +269,7 @@ async fn ledger_balances() {
     sleep(SECOND * 5).await;
     let ledger = rig.server.ledger();
     assert!(ledger.balances(), "{ledger:?}");
+    assert_eq!(rig.server.ledger_gap().await, Some(0));
     assert_eq!((ledger.submitted, ledger.present, ledger.deleted), (5, 2, 3));
     rig.restart().await;
     assert_eq!(rig.server.ledger().at_start, 2);

@@ -12,7 +12,7 @@ use damper_queue::store::{
     ServerId, Settled, SettledBy, Settlement, State, Store, Submitted,
 };
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Session};
 use crate::model::Model;
 use crate::operations::{QUEUES, World};
 use crate::suite::{self, Bench};
@@ -199,6 +199,21 @@ async fn lease_under_a_former_number_gets_nothing() {
     };
     assert_eq!(leased(request.clone()).await, 0);
     assert_eq!(leased(LeaseRequest { server: now, ..request }).await, 1);
+}
+
+#[tokio::test]
+async fn open_transaction_of_the_database_is_seen() {
+    let cluster = Cluster::shared().await;
+    let url = cluster.database().await;
+    let store = open(&url).await;
+    submit(&*store, job(&mut World::new(1), 1)).await;
+    let other = Session::open(&url).await;
+    other.run("begin; select txid_current()").await;
+    // Its age, in ms.
+    let is_old = "select extract(epoch from clock_timestamp() - now()) * 1000 >= $1::int";
+    other.until(is_old, 50).await;
+    let burden = store.burden().await.unwrap();
+    assert!(burden.oldest_transaction >= Duration::from_millis(50), "{burden:?}");
 }
 
 /// Three servers with random batches at the same time, on few keys and order keys.

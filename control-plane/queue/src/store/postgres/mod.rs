@@ -42,7 +42,7 @@ use self::notify::Notifier;
 use self::servers::{Beating, Observer};
 use super::batch::{Batch, Committed};
 use super::error::Error;
-use super::interface::{Beat, Filter, LaneCounts, Page, Store};
+use super::interface::{Beat, Burden, Filter, LaneCounts, Page, Store};
 use super::lanes::SharedLanes;
 use super::record::{Body, JobId, Record, ServerId};
 
@@ -349,6 +349,10 @@ impl Store for PostgresStore {
 
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
         self.shared.transaction(|loader| async move { check::check(&loader).await }).boxed()
+    }
+
+    fn burden(&self) -> BoxFuture<'_, Result<Burden, Error>> {
+        within(async { self.shared.reader().await?.burden().await }).boxed()
     }
 
     fn id(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! Reads, each one statement on a connection that they share.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use damper_core::job::Wall;
 use tokio_postgres::Row;
@@ -10,7 +11,7 @@ use super::flush::time;
 use super::load::{Loader, job_id, load_lanes};
 use crate::store::encoding::decode_body;
 use crate::store::error::Error;
-use crate::store::interface::{Filter, LaneCounts, Page};
+use crate::store::interface::{Burden, Filter, LaneCounts, Page};
 use crate::store::lanes::LaneNumber;
 use crate::store::record::{Body, JobId, Lane, Record, ServerId, StateKind};
 use crate::store::tally::Tally;
@@ -46,6 +47,21 @@ impl Loader {
             lanes.push(tally.of_lane(lane, first.into_iter().chain(again).min(), first));
         }
         Ok(lanes)
+    }
+
+    pub(super) async fn burden(&self) -> Result<Burden, Stop> {
+        let sql = "select (select coalesce(max(extract(epoch from clock_timestamp() - began) * 1000), 0)::bigint \
+                   from (select xact_start from pg_stat_activity where backend_type = 'client backend' and pid <> \
+                   pg_backend_pid() and (backend_xmin is not null or backend_xid is not null) union all select \
+                   prepared from pg_prepared_xacts) t (began)), coalesce(sum(n_live_tup), 0)::bigint, \
+                   coalesce(sum(n_dead_tup), 0)::bigint from pg_stat_user_tables where schemaname = 'damper_queue'";
+        let mut burden = Burden::default();
+        for row in self.connection.query(sql, &[]).await? {
+            let number = |column| Ok::<_, Stop>(u64::try_from(row.try_get::<_, i64>(column)?).unwrap_or(0));
+            burden.oldest_transaction = Duration::from_millis(number(0)?);
+            (burden.live_rows, burden.dead_rows) = (number(1)?, number(2)?);
+        }
+        Ok(burden)
     }
 
     pub(super) async fn get(&self, id: JobId) -> Result<Option<Record>, Stop> {
