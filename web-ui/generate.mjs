@@ -25,8 +25,8 @@ const request = create(CodeGeneratorRequestSchema, {
   protoFile,
 });
 
-// What operators set.
-const SETTINGS = ["damper/v1/policy.proto", "damper/v1/guards.proto"];
+// What operators set: all messages of a file, or those that match.
+const SETTINGS = { "damper/v1/policy.proto": /^/, "damper/v1/guards.proto": /^/, "damper/v1/queues.proto": /^(Queue|OnStop)(\.|$)/ };
 
 const plugin = fileURLToPath(import.meta.resolve("@bufbuild/protoc-gen-es/package.json"));
 const { status, stdout, stderr, error } = spawnSync(
@@ -49,10 +49,10 @@ for (const { name, content } of [...response.file, { name: "comments.ts", conten
 // By full name: "damper.v1.Retry.max_attempts".
 function comments() {
   const found = {};
-  for (const file of protoFile.filter(({ name }) => SETTINGS.includes(name))) {
+  for (const file of protoFile.filter(({ name }) => name in SETTINGS)) {
     for (const { path, leadingComments } of file.sourceCodeInfo?.location ?? []) {
       const name = leadingComments.trim() && nameAt(file, [...path]);
-      if (name) found[`${file.package}.${name}`] = leadingComments.trim().replaceAll(/\s*\n\s*/g, " ").replaceAll("`", "");
+      if (name && SETTINGS[file.name].test(name)) found[`${file.package}.${name}`] = leadingComments.trim().replaceAll(/\s*\n\s*/g, " ").replaceAll("`", "");
     }
   }
   return `export const comments: Readonly<Record<string, string>> = ${JSON.stringify(found, null, 2)};\n`;

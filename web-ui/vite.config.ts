@@ -24,5 +24,18 @@ export default defineConfig({
     // A data: URL would be refused under default-src 'self'.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
+    // Parts that several pages share go into few files, which compress better than many small ones. The first
+    // page needs none of them.
+    rolldownOptions: {
+      output: {
+        codeSplitting: {
+          includeDependenciesRecursively: false,
+          groups: [
+            { name: "queues", test: /page\/queues\// },
+            { name: "editing", test: /page\/(resources\/(?!drafts|compare)|parts\/(Confirm|Difference|Convergence|ReasonFields|WhatIf|predicted)|history\/(Rollback|rollback))/ },
+          ],
+        },
+      },
+    },
   },
 });

@@ -73,6 +73,7 @@ export const SHOWN: readonly Shown[] = [
   { name: "guard", path: at("/guard", { caller: "*", cluster: "*", callee: "orders", method: "*" }), full: "large", asks: /Guards\/GetGuard/, act: awaitLimitedRules },
   { name: "queues", path: "/queues", full: "demo", asks: /Queues\/ListQueues/ },
   { name: "queue", path: "/queue?name=stock-later", full: "demo", asks: /Queues\/GetQueue/ },
+  { name: "queue-settings", path: "/queue-settings?name=stock-later", full: "demo", asks: /Queues\/GetQueue/ },
   { name: "job", path: "/job?id=none", full: "demo", asks: /Queues\/GetJob/ },
   { name: "clients", path: "/clients", full: "large", asks: /Fleet\/ListClients/ },
   { name: "kill", path: "/kill?callee=stock", full: "stopped", act: choose },

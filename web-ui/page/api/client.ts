@@ -8,7 +8,7 @@ import { Fleet } from "$wire/fleet_pb";
 import { Guards, GuardSchema } from "$wire/guards_pb";
 import { History } from "$wire/history_pb";
 import { Kills, KillSwitchSchema } from "$wire/kills_pb";
-import { Queues } from "$wire/queues_pb";
+import { QueueSchema, Queues } from "$wire/queues_pb";
 import { Rules, RuleSchema } from "$wire/rules_pb";
 
 // The server itself gives up after 30 s.
@@ -65,6 +65,10 @@ export function currentRule(problem: Problem) {
 
 export function currentGuard(problem: Problem) {
   return detail(problem.error, GuardSchema)[0];
+}
+
+export function currentQueue(problem: Problem) {
+  return detail(problem.error, QueueSchema)[0];
 }
 
 export function currentKill(problem: Problem) {

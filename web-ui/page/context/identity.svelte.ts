@@ -7,6 +7,8 @@ import type { Session } from "../api/session";
 // As in docs/security.md.
 const NEEDED = { rule: Role.EDITOR, guard: Role.OPERATOR, kill: Role.OPERATOR, queue: Role.EDITOR, jobs: Role.OPERATOR, everything: Role.OPERATOR } as const;
 export type Written = keyof typeof NEEDED;
+// A token with a scope cannot write these.
+const UNSCOPED: ReadonlySet<Written> = new Set(["queue", "jobs", "everything"]);
 
 export class Me {
   // Undefined = not known yet.
@@ -37,7 +39,7 @@ export class Me {
     if (who.role < NEEDED[what]) return `Read only: your role is ${roleName(who.role)}; required role: ${roleName(NEEDED[what])}.`;
     if (who.role >= Role.ADMIN) return undefined;
     const { callers = [], callees = [] } = who.scope ?? {};
-    const isWithin = what === "everything"
+    const isWithin = UNSCOPED.has(what)
       ? callers.length + callees.length === 0
       : (names ?? []).every(({ callerService, calleeService }) => within(callers, callerService) && within(callees, calleeService));
     return isWithin ? undefined : "Read only: this is outside the scope of your token.";

@@ -1,4 +1,4 @@
-// Downloads: the audit log, and all rules and guards at a revision.
+// Downloads: the audit log, and all rules, guards and queues at a revision.
 //
 // The files equal those of the command line (`damper audit export`, `damper export`), so `damper import` and
 // `damper apply -f` read them.
@@ -6,6 +6,7 @@ import { reflect } from "@bufbuild/protobuf/reflect";
 import { ChangeSchema } from "$wire/history_pb";
 import type { ChangeFilter, Object$ } from "$wire/history_pb";
 import { GuardSchema } from "$wire/guards_pb";
+import { QueueSchema } from "$wire/queues_pb";
 import { RuleSchema } from "$wire/rules_pb";
 import { UNLIMITED } from "../api/client";
 import type { Api } from "../api/client";
@@ -30,7 +31,7 @@ export async function audit(api: Api, filter: ChangeFilter, signal: AbortSignal,
   return { name: "damper-audit.jsonl", type: "application/jsonl", parts };
 }
 
-const HEADER = "# Every rule and guard of a Damper control plane. Read back by `damper import`.\n";
+const HEADER = "# All rules, guards and queues of a Damper control plane. Restore with `damper import`.\n";
 
 export async function table(api: Api, revision: bigint | undefined, signal: AbortSignal, progress: Progress): Promise<File> {
   const parts = [HEADER];
@@ -53,6 +54,7 @@ export async function table(api: Api, revision: bigint | undefined, signal: Abor
 function manifest({ kind }: Object$): string {
   if (kind.case === "rule") return `---\n${yaml({ kind: "Rule", ...fields(plain(reflect(RuleSchema, kind.value))) })}`;
   if (kind.case === "guard") return `---\n${yaml({ kind: "Guard", ...fields(plain(reflect(GuardSchema, kind.value))) })}`;
+  if (kind.case === "queue") return `---\n${yaml({ kind: "Queue", ...fields(plain(reflect(QueueSchema, kind.value))) })}`;
   return "";
 }
 

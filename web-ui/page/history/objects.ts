@@ -5,7 +5,7 @@ import { ChangeFilterSchema, ObjectKind } from "$wire/history_pb";
 import type { Change, ChangeFilter, Object$, ObjectChange, ObjectKey } from "$wire/history_pb";
 import type { Pattern } from "$wire/policy_pb";
 import { JobActionKind } from "$wire/queues_pb";
-import { namesIn } from "../context/address.svelte";
+import { hrefOf, namesIn } from "../context/address.svelte";
 import { keyText } from "../format/key";
 import type { Address } from "../context/address.svelte";
 import type { Settable } from "../format/settings";
@@ -97,14 +97,21 @@ export function ago(at: { seconds: bigint } | undefined, now: number): string {
 }
 
 // The page of the object; undefined = none.
-export function pageOf(key: ObjectKey | undefined): "/rule" | "/guard" | undefined {
-  return key?.kind.case === "rule" ? "/rule" : key?.kind.case === "guard" ? "/guard" : undefined;
+export function pageOf(key: ObjectKey | undefined): string | undefined {
+  const of = key?.kind;
+  if (of?.case === "rule" || of?.case === "guard") return hrefOf(`/${of.case}`, of.value);
+  return of?.case === "queue" ? `/queue?${new URLSearchParams({ name: of.value }).toString()}` : undefined;
 }
 
 // The history of one rule or guard.
 export function historyOf(kind: "rule" | "guard", { callerService, callerCluster, calleeService, calleeMethod }: Pattern): string {
   const names = { caller: callerService, cluster: callerCluster, callee: calleeService, method: calleeMethod };
   return `/history?${new URLSearchParams({ kind, ...names }).toString()}`;
+}
+
+// The history of one queue, or of queues whose names contain this one.
+export function historyOfQueue(name: string): string {
+  return `/history?${new URLSearchParams({ kind: "queue", q: name }).toString()}`;
 }
 
 // Without bounds of revisions.

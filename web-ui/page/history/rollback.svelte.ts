@@ -14,7 +14,7 @@ import type { Settable } from "../format/settings";
 import { settable } from "./objects";
 
 export interface Wish {
-  // Undefined = all rules and guards.
+  // Undefined = all rules, guards and queues.
   readonly key: ObjectKey | undefined;
   readonly to: bigint;
   // The subject, as the begin of a sentence.

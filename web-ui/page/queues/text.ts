@@ -1,11 +1,10 @@
 // States, reasons and settings of queues as text.
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import { JobState } from "$wire/jobs_pb";
-import { OnStop } from "$wire/queues_pb";
-import type { Job, Queue, QueueStats } from "$wire/queues_pb";
-import { attempts, backoff, modeName } from "../format/policy";
-import { some, trim, whole } from "../format/numbers";
-import { age, span } from "../format/time";
+import type { RouteKey } from "$wire/policy_pb";
+import type { Job, QueueStats } from "$wire/queues_pb";
+import { NONE, trim } from "../format/numbers";
+import { age } from "../format/time";
 
 const STATES: Record<JobState, string> = {
   [JobState.UNSPECIFIED]: "unknown",
@@ -43,6 +42,25 @@ export function heldText(why: string): string {
   return HELD[why] ?? why.replaceAll("_", " ");
 }
 
+// What follows from a reason, and what ends it; empty = it ends on its own.
+const REMEDIES: Readonly<Record<string, string>> = {
+  paused: "Resume the queue to deliver its jobs.",
+  off: "Set the mode to enforce to deliver its jobs.",
+  no_policy: "Create a queue of this name, or restore it from its history.",
+  killed: "They wait and use no attempts until the kill switch ends.",
+  callee_failing: "They wait and use no attempts; only probes do. They go on when a probe succeeds.",
+  stop_when: "They wait until the stop condition has ended.",
+  no_worker: "No connected worker takes these jobs: start one, or check the workers that the queue allows.",
+  no_credits: "Add workers, or raise their concurrency.",
+  released: "The workers returned them untried: see the log of a worker.",
+  rate: "Raise the rate of the queue.",
+  max_in_flight: "Raise the limit of jobs in flight.",
+};
+
+export function remedyOf(why: string): string {
+  return REMEDIES[why] ?? "";
+}
+
 // Reasons that need an operator or a worker; the others end on their own.
 export function isProblem(why: string): boolean {
   return ["paused", "off", "no_policy", "killed", "callee_failing", "stop_when", "no_worker"].includes(why);
@@ -55,7 +73,7 @@ export function msOf(time: Timestamp | undefined): number | undefined {
 // "2 min 3 s ago", "in 5 s"; a dash without a time.
 export function relative(time: Timestamp | undefined, nowMs: number): string {
   const ms = msOf(time);
-  if (ms === undefined) return "–";
+  if (ms === undefined) return NONE;
   return ms <= nowMs ? `${age(nowMs - ms)} ago` : `in ${age(ms - nowMs)}`;
 }
 
@@ -76,31 +94,10 @@ export function bytes(count: bigint): string {
   return `${trim(value)} ${units[unit] ?? ""}`;
 }
 
-// The settings of a queue, a row each. "default" = set by the server.
-export function settings(queue: Queue): readonly (readonly [string, string])[] {
-  const { policy } = queue;
-  const retry = policy?.retry;
-  const atMost = (count: number | undefined) => (count === undefined ? undefined : `at most ${whole(count)}`);
-  const rows: (readonly [string, string | undefined])[] = [
-    ["Mode", modeName(policy?.mode ?? 0)],
-    ["Attempts", retry === undefined ? undefined : attempts(policy)],
-    ["Backoff", retry?.backoff === undefined ? undefined : backoff(policy)],
-    ["Limit of an attempt", retry?.perAttemptTimeout && span(retry.perAttemptTimeout)],
-    ["Workers", queue.workers.join(", ") || "the submitting service"],
-    ["Submitters", queue.submitters.join(", ") || undefined],
-    ["Methods", queue.methods.join(", ") || "all"],
-    ["In flight", atMost(queue.maxInFlight)],
-    ["Rate", queue.rate === undefined ? "no limit" : `at most ${trim(queue.rate)} per second`],
-    ["Held after", queue.holdAfter === undefined ? undefined : some(queue.holdAfter, "failure in a row", "failures in a row")],
-    ["Stop condition", policy?.stopWhen === undefined ? "none" : queue.onStop === OnStop.DEAD ? "jobs are given up" : "jobs wait"],
-    ["Expires after", queue.expiresAfter && span(queue.expiresAfter)],
-    ["Ended jobs are kept", queue.keepDone && span(queue.keepDone)],
-    ["Dead jobs are kept", queue.keepDead && span(queue.keepDead)],
-    ["Jobs", atMost(queue.maxJobs)],
-    ["Size", queue.maxBytes === undefined ? undefined : `at most ${bytes(queue.maxBytes)}`],
-    ["Owner", queue.owner || "none"],
-  ];
-  return rows.map(([name, value]) => [name, value ?? "default"]);
+export function routeText(route: RouteKey | undefined): string {
+  if (route === undefined) return NONE;
+  const cluster = route.callerCluster === "default" ? "" : ` (${route.callerCluster})`;
+  return `${route.callerService}${cluster} → ${route.calleeService} ${route.calleeMethod}`;
 }
 
 // Ends whose name does not show who caused them.
@@ -121,4 +118,8 @@ export function queueHref(name: string, more: Record<string, string> = {}): stri
 
 export function jobHref(id: string): string {
   return `/job?${new URLSearchParams({ id }).toString()}`;
+}
+
+export function settingsHref(name: string): string {
+  return `/queue-settings?${new URLSearchParams({ name }).toString()}`;
 }

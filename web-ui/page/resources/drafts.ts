@@ -9,15 +9,18 @@ export interface Kept {
   readonly revision: string;
   readonly before: Draft;
   readonly draft: Draft;
-  readonly names: Names;
-  readonly owner?: string;
+  // Of a rule or guard.
+  readonly names?: Names;
+  // Of a queue.
+  readonly name?: string;
 }
 
 const PREFIX = "damper.draft ";
 
 // A new object has no names yet.
-export function draftKey(what: "rule" | "guard", names: Names | undefined): string {
-  return `${PREFIX}${what} ${names === undefined ? "new" : keyText(names)}`;
+export function draftKey(what: "rule" | "guard" | "queue", names: Names | string | undefined): string {
+  // No name begins with a space.
+  return `${PREFIX}${what} ${names === undefined ? " new" : typeof names === "string" ? names : keyText(names)}`;
 }
 
 export function keepDraft(key: string, kept: Kept): void {

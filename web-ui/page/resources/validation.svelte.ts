@@ -1,4 +1,4 @@
-// Validation of an edit and concurrent changes of its object, for rules and guards.
+// Validation of an edit and concurrent changes of its object, for rules, guards and queues.
 //
 // The server validates with a dry-run write once typing has paused; responses to older drafts are dropped.
 // Subclasses define the request and the message.
@@ -39,7 +39,7 @@ export abstract class Validated<Written> {
   protected abstract requestStored(): Promise<ValidationResult> | undefined;
   // The current version from the server's error.
   protected abstract current(problem: Problem): Written | undefined;
-  // The common prefix of paths in errors.
+  // The parts of paths in errors that are not those of a setting, such as the common prefix.
   protected abstract readonly prefix: RegExp;
 
   // Requests the findings of a new stored version.
@@ -67,7 +67,13 @@ export abstract class Validated<Written> {
       this.theirs = this.current(problem) ?? null;
       return;
     }
-    this.faults = new Map([...problem.fields].map(([path, words]) => [path.replace(this.prefix, ""), words]));
+    const faults = new Map<string, string>();
+    for (const [path, words] of problem.fields) {
+      const setting = path.replaceAll(this.prefix, "");
+      const before = faults.get(setting);
+      faults.set(setting, before === undefined ? words : `${before}; ${words}`);
+    }
+    this.faults = faults;
     this.problem = problem.fields.size > 0 ? undefined : problem;
   }
 

@@ -12,7 +12,7 @@ export interface Page {
   readonly about?: string;
   // Placeholder of the filter; none = the page has no filter.
   readonly filter?: string;
-  // The code of each page but the first is a file of its own.
+  // The code of each page but the first is loaded after it.
   readonly load: () => Promise<{ default: Component<{ fleet: Fleet }> }>;
 }
 
@@ -36,7 +36,8 @@ export const PAGES: readonly Page[] = [
 export const DETAILS: readonly Page[] = [
   { path: "/guard", name: "Guards", title: "Guard", about: GUARD, load: () => import("../resources/guards/Guard.svelte") },
   { path: "/job", name: "Queues", title: "Job", about: "A kept call, and what became of its deliveries.", load: () => import("../queues/Job.svelte") },
-  { path: "/queue", name: "Queues", title: "Queue", about: QUEUE, load: () => import("../queues/Queue.svelte") },
+  { path: "/queue", name: "Queues", title: "Queue", about: QUEUE, filter: "Filter routes by name", load: () => import("../queues/Queue.svelte") },
+  { path: "/queue-settings", name: "Queues", title: "Settings of a queue", about: "How jobs of the queue are kept, delivered and given up.", load: () => import("../queues/settings/QueueSettings.svelte") },
   { path: "/route", name: "Overview", title: "Route", about: "Calls from one service to one method of another.", load: () => import("../routes/route/Route.svelte") },
   { path: "/rule", name: "Rules", title: "Rule", about: "How failed calls of the matching routes are retried.", load: () => import("../resources/rules/Rule.svelte") },
 ];

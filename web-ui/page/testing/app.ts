@@ -28,6 +28,7 @@ export function shownAt(at: string, serve: (router: ConnectRouter) => void, firs
   vi.stubGlobal("ResizeObserver", class { observe() {} unobserve() {} disconnect() {} });
   vi.stubGlobal("scrollTo", () => {});
   vi.stubGlobal("matchMedia", () => new EventTarget());
+  Element.prototype.scrollIntoView = () => {};
   withDialogs();
   localStorage.clear();
   history.replaceState(null, "", at);

@@ -4,11 +4,11 @@ import type { Address } from "../../context/address.svelte";
 const USUAL = 15;
 export const CHOICES = [5, USUAL] as const;
 
-export function chartMinutes(address: Address): number {
-  return CHOICES.find((each) => String(each) === address.get("minutes")) ?? USUAL;
+export function chartMinutes(address: Address, usual: number = USUAL): number {
+  return CHOICES.find((each) => String(each) === address.get("minutes")) ?? usual;
 }
 
 // The value in the address.
-export function minutesParam(minutes: number): string | undefined {
-  return minutes === USUAL ? undefined : String(minutes);
+export function minutesParam(minutes: number, usual: number = USUAL): string | undefined {
+  return minutes === usual ? undefined : String(minutes);
 }

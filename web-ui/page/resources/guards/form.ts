@@ -5,7 +5,7 @@
 import { create, toJson } from "@bufbuild/protobuf";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { CeilingSchema, GuardSchema, HedgeCeiling } from "$wire/guards_pb";
-import type { Ceiling, Guard } from "$wire/guards_pb";
+import type { Guard } from "$wire/guards_pb";
 import { Mode, PatternSchema } from "$wire/policy_pb";
 import type { Names } from "../../format/key";
 import { at, ON, place, refusal, sendable, shown, typed } from "../rules/draft";
@@ -32,10 +32,15 @@ export const LIMITS: readonly Field[] = [
   field("RepeatLimit", "repeat_limit.min", "Retries always allowed", "number"),
 ];
 
-export function draftOf(ceiling: Ceiling | undefined): Draft {
-  if (ceiling === undefined) return {};
-  const json = toJson(CeilingSchema, ceiling, { useProtoFieldName: true }) as JsonObject;
+// The path of the owner in a draft.
+export const OWNER = "owner";
+
+export function draftOf(guard: Guard | undefined): Draft {
   const draft: Record<string, string> = {};
+  if (guard !== undefined && guard.owner !== "") draft[OWNER] = guard.owner;
+  const ceiling = guard?.ceiling;
+  if (ceiling === undefined) return draft;
+  const json = toJson(CeilingSchema, ceiling, { useProtoFieldName: true }) as JsonObject;
   if (ceiling.repeatLimit !== undefined) draft[LIMIT] = ON;
   for (const { path, kind } of [...CEILINGS, ...LIMITS]) {
     const value = at(json, path);
@@ -68,19 +73,4 @@ export function guardOf(draft: Draft, names: Names, owner: string): Read {
   const { callerService, callerCluster, calleeService, calleeMethod } = names;
   const key = create(PatternSchema, { callerService, callerCluster, calleeService, calleeMethod });
   return { guard: create(GuardSchema, { key, ceiling, owner }), faults };
-}
-
-// Their version with my changes on top.
-export function merged(base: Draft, theirs: Draft, mine: Draft): Draft {
-  const result: Record<string, string> = {};
-  for (const path of new Set([...Object.keys(theirs), ...Object.keys(mine)])) {
-    const kept = mine[path] === base[path] ? theirs[path] : mine[path];
-    if (kept !== undefined) result[path] = kept;
-  }
-  return result;
-}
-
-export function isSame(one: Draft, other: Draft): boolean {
-  const paths = new Set([...Object.keys(one), ...Object.keys(other)]);
-  return [...paths].every((path) => (one[path]?.trim() ?? "") === (other[path]?.trim() ?? ""));
 }

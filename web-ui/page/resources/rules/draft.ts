@@ -1,4 +1,4 @@
-// A policy as a draft: one text per setting, by its path.
+// A policy as a draft: one text per setting, by its path. A queue is one with the sections of its own form.
 //
 // Made from the message's JSON and converted back to it, so that settings that the form does not know
 // (composed backoffs) are kept. Reports only values that cannot be parsed; the server checks the ranges.
@@ -7,7 +7,7 @@ import type { DescMessage, JsonObject, JsonValue, MessageShape } from "@bufbuild
 import { PolicySchema } from "$wire/policy_pb";
 import type { Policy } from "$wire/policy_pb";
 import { allFields, SECTIONS } from "./form";
-import type { Draft, Field, Kind, Variants } from "./form";
+import type { Draft, Field, Kind, Section, Variants } from "./form";
 
 // The path of a section or variant is present if it is selected.
 export type { Draft };
@@ -18,9 +18,13 @@ export const ON = "on";
 export const OTHER = "other";
 
 export function draftOf(policy: Policy): Draft {
-  const json = toJson(PolicySchema, policy, { useProtoFieldName: true }) as JsonObject;
+  return draftIn(toJson(PolicySchema, policy, { useProtoFieldName: true }) as JsonObject, SECTIONS);
+}
+
+// The settings of these sections.
+export function draftIn(json: JsonObject, sections: readonly Section[]): Draft {
   const draft: Record<string, string> = {};
-  for (const section of SECTIONS) {
+  for (const section of sections) {
     if (section.path !== "" && at(json, section.path) !== undefined) draft[section.path] = ON;
     for (const field of allFields(section)) {
       const value = at(json, field.path);
@@ -45,8 +49,17 @@ export interface Read {
 
 // `base` has the settings that the form does not know.
 export function policyOf(draft: Draft, base: Policy): Read {
-  const json: JsonObject = {};
   const original = toJson(PolicySchema, base, { useProtoFieldName: true }) as JsonObject;
+  const { json, faults } = jsonOf(draft, original, SECTIONS);
+  // The form does not edit these codes.
+  const counted = at(original, "retry_breaker.failure_codes");
+  if (counted !== undefined && json["retry_breaker"] !== undefined) place(json, "retry_breaker.failure_codes", counted);
+  return { policy: faults.size === 0 ? sendable(PolicySchema, json, faults) : undefined, faults };
+}
+
+// The settings of these sections as JSON. `original` has the variants that the form does not know.
+export function jsonOf(draft: Draft, original: JsonObject, sections: readonly Section[]): { json: JsonObject; faults: Map<string, string> } {
+  const json: JsonObject = {};
   const faults = new Map<string, string>();
   const put = (field: Field) => {
     const text = draft[field.path]?.trim() ?? "";
@@ -55,7 +68,7 @@ export function policyOf(draft: Draft, base: Policy): Read {
     if (value === undefined) faults.set(field.path, refusal(field, text));
     else place(json, field.path, value);
   };
-  for (const section of SECTIONS) {
+  for (const section of sections) {
     if (section.path !== "") {
       if (draft[section.path] === undefined) continue;
       place(json, section.path, {});
@@ -74,10 +87,7 @@ export function policyOf(draft: Draft, base: Policy): Read {
     if (!variant.fields.some(({ path }) => path === `${variants.path}.${variant.name}`)) place(json, `${variants.path}.${variant.name}`, {});
     variant.fields.forEach(put);
   }
-  // The form does not edit these codes.
-  const counted = at(original, "retry_breaker.failure_codes");
-  if (counted !== undefined && json["retry_breaker"] !== undefined) place(json, "retry_breaker.failure_codes", counted);
-  return { policy: faults.size === 0 ? sendable(PolicySchema, json, faults) : undefined, faults };
+  return { json, faults };
 }
 
 // A value that the wire cannot carry is an error of the draft.
@@ -105,11 +115,14 @@ const FORMS: Record<Kind, string> = {
   switch: "yes or no",
   choice: "one of the choices",
   codes: "a list of codes",
+  list: "a list",
+  bytes: "a size such as 256 KiB or 1 GiB",
+  text: "a text",
 };
 
 // The error of a value that cannot be parsed.
 export function refusal({ kind, largest, help }: Field, text: string): string {
-  if (largest === undefined) return `${JSON.stringify(text)} is not ${FORMS[kind]}.`;
+  if (kind !== "number" || largest === undefined) return `${JSON.stringify(text)} is not ${FORMS[kind]}.`;
   const range = /\b\d+ to \d+\b/.exec(help)?.[0];
   return `${JSON.stringify(text)} is not a whole number${range === undefined ? "" : ` from ${range}`}.`;
 }
@@ -122,6 +135,10 @@ export function shown(kind: Kind, value: JsonValue): string {
       return Array.isArray(value) ? value.map(shownTime).join(", ") : "";
     case "codes":
       return shownCodes(value);
+    case "list":
+      return Array.isArray(value) ? value.map(String).join(", ") : "";
+    case "bytes":
+      return shownSize(BigInt(String(value)));
     default:
       return typeof value === "object" ? "" : String(value);
   }
@@ -146,7 +163,31 @@ export function typed({ kind, largest }: Pick<Field, "kind" | "largest">, text: 
       return text === "true" || text === "false" ? text === "true" : text;
     case "codes":
       return codes(text);
+    case "list":
+      return text.split(",").map((part) => part.trim()).filter((part) => part !== "");
+    case "bytes":
+      return size(text, largest ?? 0n);
+    case "text":
+      return text;
   }
+}
+
+const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+// Exact: the largest unit without a fraction.
+function shownSize(bytes: bigint): string {
+  let [value, unit] = [bytes, 0];
+  while (value !== 0n && value % 1024n === 0n && unit < SIZES.length - 1) [value, unit] = [value / 1024n, unit + 1];
+  return `${value} ${SIZES[unit] ?? ""}`;
+}
+
+// "1 GiB" becomes "1073741824"; a number without a unit is bytes.
+function size(text: string, largest: bigint): string | undefined {
+  const [, count, name = "b"] = /^(\d+)\s*([kmgt]?i?b)?$/i.exec(text) ?? [];
+  const unit = SIZES.findIndex((one) => one.toLowerCase() === name.toLowerCase());
+  if (count === undefined || unit < 0) return undefined;
+  const bytes = BigInt(count) * 1024n ** BigInt(unit);
+  return bytes <= largest ? String(bytes) : undefined;
 }
 
 function fraction(text: string): number | undefined {
@@ -228,4 +269,19 @@ export function place(json: JsonObject, path: string, value: JsonValue): void {
   const there = into[last];
   if (typeof there === "object" && there !== null && typeof value === "object" && value !== null && Object.keys(value).length === 0) return;
   into[last] = value;
+}
+
+// Their version with my changes on top.
+export function merged(base: Draft, theirs: Draft, mine: Draft): Draft {
+  const result: Record<string, string> = {};
+  for (const path of new Set([...Object.keys(theirs), ...Object.keys(mine)])) {
+    const kept = mine[path] === base[path] ? theirs[path] : mine[path];
+    if (kept !== undefined) result[path] = kept;
+  }
+  return result;
+}
+
+export function isSame(one: Draft, other: Draft): boolean {
+  const paths = new Set([...Object.keys(one), ...Object.keys(other)]);
+  return [...paths].every((path) => (one[path]?.trim() ?? "") === (other[path]?.trim() ?? ""));
 }

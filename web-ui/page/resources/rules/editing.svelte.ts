@@ -39,7 +39,7 @@ export class Editing extends Validated<Rule> {
   readonly isDirty = $derived(this.changes.length > 0 || (this.isNew && this.names.calleeService !== ""));
 
   // Paths below the policy, and "key.caller_service".
-  protected override readonly prefix = /^rule\.(policy\.)?/;
+  protected override readonly prefix = /^rule\.(policy\.)?/g;
   readonly #api: Api;
 
   constructor(api: Api) {
@@ -80,7 +80,7 @@ export class Editing extends Validated<Rule> {
 
   // Applies a kept draft on top of the current version.
   restore({ before, draft, names }: Kept): void {
-    if (this.isNew) this.names = names;
+    if (this.isNew && names !== undefined) this.names = names;
     this.draft = this.isNew ? draft : merged(before, this.before, draft);
     this.check();
   }

@@ -6,11 +6,12 @@ import { ScalarType } from "@bufbuild/protobuf";
 import { comments } from "$gen/comments";
 import { file_damper_v1_guards } from "$wire/guards_pb";
 import { Code, file_damper_v1_policy, Jitter, Mode, OverMax, RetryBreakerMode } from "$wire/policy_pb";
+import { file_damper_v1_queues } from "$wire/queues_pb";
 
 // The texts of an edited policy, by path; see draft.ts.
 export type Draft = Readonly<Record<string, string>>;
 
-export type Kind = "duration" | "durations" | "number" | "switch" | "choice" | "codes";
+export type Kind = "duration" | "durations" | "number" | "switch" | "choice" | "codes" | "list" | "bytes" | "text";
 
 export interface Choice {
   // In proto3 JSON; empty = not set.
@@ -60,7 +61,7 @@ export interface Section {
 
 // The wire's comment on a setting. An absent value is an empty field here.
 export function help(name: string): string {
-  return (comments[`damper.v1.${name}`] ?? "").replaceAll("Absent = ", "Empty: ").replaceAll("absent = ", "empty: ");
+  return (comments[`damper.v1.${name}`] ?? "").replaceAll(/(Absent|Empty) = /g, "Empty: ").replaceAll(/(absent|empty) = /g, "empty: ");
 }
 
 // Help of fields without a comment of their own.
@@ -68,7 +69,7 @@ const OF_KIND: Record<string, string> = { over_max: help("OverMax") };
 
 export function field(message: string, path: string, label: string, kind: Kind, choices?: readonly Choice[]): Field {
   const name = path.slice(path.lastIndexOf(".") + 1);
-  const largest = kind === "number" ? largestOf(message, name) : undefined;
+  const largest = kind === "number" || kind === "bytes" ? largestOf(message, name) : undefined;
   return {
     path, label, kind, help: help(`${message}.${name}`) || OF_KIND[name] || "",
     ...(choices && { choices }), ...(largest !== undefined && { largest }),
@@ -79,7 +80,7 @@ function only(counts: (draft: Draft) => boolean, of: Field): Field {
   return { ...of, counts };
 }
 
-const MESSAGES = [...file_damper_v1_policy.messages, ...file_damper_v1_guards.messages];
+const MESSAGES = [...file_damper_v1_policy.messages, ...file_damper_v1_guards.messages, ...file_damper_v1_queues.messages];
 const LARGEST: Partial<Record<ScalarType, bigint>> = { [ScalarType.UINT32]: (1n << 32n) - 1n, [ScalarType.UINT64]: (1n << 64n) - 1n };
 
 // From the descriptor, so that no integer field is missed.
@@ -111,66 +112,63 @@ function jitter(message: string, path: string): Field[] {
   ];
 }
 
-const BACKOFF: Variants = {
-  path: "retry.backoff",
-  label: "Backoff",
-  help: help("Retry.backoff"),
-  none: "default",
-  of: [
+// The backoff of a rule, or below `path` of another message.
+export function backoff(path: string, about: string): Variants {
+  return { path, label: "Backoff", help: about, none: "default", of: [
     { name: "none", label: "no delay", fields: [] },
     {
       name: "fixed",
       label: "fixed",
-      fields: [field("FixedBackoff", "retry.backoff.fixed.delay", "Delay", "duration"), ...jitter("FixedBackoff", "retry.backoff.fixed")],
+      fields: [field("FixedBackoff", `${path}.fixed.delay`, "Delay", "duration"), ...jitter("FixedBackoff", `${path}.fixed`)],
     },
     {
       name: "exponential",
       label: "exponential",
       fields: [
-        field("ExponentialBackoff", "retry.backoff.exponential.base", "Base", "duration"),
-        field("ExponentialBackoff", "retry.backoff.exponential.multiplier", "Multiplier", "number"),
-        field("ExponentialBackoff", "retry.backoff.exponential.max", "Longest", "duration"),
-        ...jitter("ExponentialBackoff", "retry.backoff.exponential"),
-        field("ExponentialBackoff", "retry.backoff.exponential.over_max", "Beyond the maximum", "choice", OVER_MAX),
+        field("ExponentialBackoff", `${path}.exponential.base`, "Base", "duration"),
+        field("ExponentialBackoff", `${path}.exponential.multiplier`, "Multiplier", "number"),
+        field("ExponentialBackoff", `${path}.exponential.max`, "Longest", "duration"),
+        ...jitter("ExponentialBackoff", `${path}.exponential`),
+        field("ExponentialBackoff", `${path}.exponential.over_max`, "Beyond the maximum", "choice", OVER_MAX),
       ],
     },
     {
       name: "random",
       label: "random",
       fields: [
-        field("RandomBackoff", "retry.backoff.random.min", "Shortest", "duration"),
-        field("RandomBackoff", "retry.backoff.random.max", "Longest", "duration"),
-        ...jitter("RandomBackoff", "retry.backoff.random"),
+        field("RandomBackoff", `${path}.random.min`, "Shortest", "duration"),
+        field("RandomBackoff", `${path}.random.max`, "Longest", "duration"),
+        ...jitter("RandomBackoff", `${path}.random`),
       ],
     },
     {
       name: "incrementing",
       label: "incrementing",
       fields: [
-        field("IncrementingBackoff", "retry.backoff.incrementing.initial", "First", "duration"),
-        field("IncrementingBackoff", "retry.backoff.incrementing.step", "Step", "duration"),
-        field("IncrementingBackoff", "retry.backoff.incrementing.max", "Longest", "duration"),
-        ...jitter("IncrementingBackoff", "retry.backoff.incrementing"),
-        field("IncrementingBackoff", "retry.backoff.incrementing.over_max", "Beyond the maximum", "choice", OVER_MAX),
+        field("IncrementingBackoff", `${path}.incrementing.initial`, "First", "duration"),
+        field("IncrementingBackoff", `${path}.incrementing.step`, "Step", "duration"),
+        field("IncrementingBackoff", `${path}.incrementing.max`, "Longest", "duration"),
+        ...jitter("IncrementingBackoff", `${path}.incrementing`),
+        field("IncrementingBackoff", `${path}.incrementing.over_max`, "Beyond the maximum", "choice", OVER_MAX),
       ],
     },
     {
       name: "fibonacci",
       label: "fibonacci",
       fields: [
-        field("FibonacciBackoff", "retry.backoff.fibonacci.unit", "Unit", "duration"),
-        field("FibonacciBackoff", "retry.backoff.fibonacci.max", "Longest", "duration"),
-        ...jitter("FibonacciBackoff", "retry.backoff.fibonacci"),
-        field("FibonacciBackoff", "retry.backoff.fibonacci.over_max", "Beyond the maximum", "choice", OVER_MAX),
+        field("FibonacciBackoff", `${path}.fibonacci.unit`, "Unit", "duration"),
+        field("FibonacciBackoff", `${path}.fibonacci.max`, "Longest", "duration"),
+        ...jitter("FibonacciBackoff", `${path}.fibonacci`),
+        field("FibonacciBackoff", `${path}.fibonacci.over_max`, "Beyond the maximum", "choice", OVER_MAX),
       ],
     },
     {
       name: "custom",
       label: "list of delays",
-      fields: [field("CustomBackoff", "retry.backoff.custom.delays", "Delays", "durations"), ...jitter("CustomBackoff", "retry.backoff.custom")],
+      fields: [field("CustomBackoff", `${path}.custom.delays`, "Delays", "durations"), ...jitter("CustomBackoff", `${path}.custom`)],
     },
-  ],
-};
+  ] };
+}
 
 const DELAY: Variants = {
   path: "hedge.delay",
@@ -190,6 +188,15 @@ const DELAY: Variants = {
     },
   ],
 };
+
+// The stop conditions of a rule, or below `path` of another message. `what` is slower than the percentile.
+export function stopWhen(path: string, what: string): Field[] {
+  return [
+    field("StopWhen", `${path}.latency_above_percentile`, `${what} is slower than the percentile`, "number"),
+    field("StopWhen", `${path}.success_rate_below`, "Success rate below (%)", "number"),
+    field("StopWhen", `${path}.min_samples`, "Minimum attempts", "number"),
+  ];
+}
 
 const BREAKER_MODE = "retry_breaker.mode";
 // Credit is the default mode.
@@ -217,7 +224,7 @@ export const SECTIONS: readonly Section[] = [
       field("Retry", "retry.max_duration", "No retries after", "duration"),
       field("Retry", "retry.codes", "Codes to retry", "codes"),
     ],
-    variants: BACKOFF,
+    variants: backoff("retry.backoff", help("Retry.backoff")),
   },
   {
     path: "retry_breaker",
@@ -269,11 +276,7 @@ export const SECTIONS: readonly Section[] = [
     path: "stop_when",
     title: "Stop retrying when",
     help: "Off: retries depend neither on latency nor on the success rate.",
-    fields: [
-      field("StopWhen", "stop_when.latency_above_percentile", "The call is slower than the percentile", "number"),
-      field("StopWhen", "stop_when.success_rate_below", "Success rate below (%)", "number"),
-      field("StopWhen", "stop_when.min_samples", "Minimum attempts", "number"),
-    ],
+    fields: stopWhen("stop_when", "The call"),
   },
   {
     path: "chain",
@@ -309,7 +312,7 @@ export function shownFields({ fields }: Section, draft: Draft, before: Draft): r
 }
 
 // Placeholder of an empty field, from the wire's comment.
-export function meaningOfEmpty({ help: text }: Field): string {
+export function meaningOfEmpty({ help: text }: Pick<Field, "help">): string {
   const found = /(default [^.;,]+(?:\.\d+)?|empty: [^.;,]+)/i.exec(text);
   return found?.[0]?.replace(/^empty: /i, "") ?? "";
 }

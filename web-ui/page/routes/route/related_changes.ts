@@ -8,7 +8,7 @@ import { clock } from "../../format/time";
 
 export interface Touch {
   readonly change: Change;
-  // Its objects that match the route.
+  // Its objects that match the route or queue.
   readonly objects: readonly ObjectChange[];
   // "rule changed, kill set".
   readonly words: string;
@@ -17,14 +17,18 @@ export interface Touch {
 
 const SIGN = { rule: "◆", guard: "▣", queue: "▤", kill: "■", token: "○" } as const;
 
-// The newest first, each once.
 export function touching(changes: readonly Change[], key: RouteStats["key"]): Touch[] {
+  return touchingBy(changes, (object) => {
+    const pattern = patternOf(object.key);
+    return pattern !== undefined && key !== undefined && matchesRoute(pattern, { key });
+  });
+}
+
+// The changes with such an object: the newest first, each once.
+export function touchingBy(changes: readonly Change[], isConcerned: (object: ObjectChange) => boolean): Touch[] {
   const found = new Map<bigint, Touch>();
   for (const change of changes) {
-    const objects = change.objects.filter((object) => {
-      const pattern = patternOf(object.key);
-      return pattern !== undefined && key !== undefined && matchesRoute(pattern, { key });
-    });
+    const objects = change.objects.filter(isConcerned);
     if (objects.length === 0) continue;
     const before = found.get(change.revision)?.objects ?? [];
     const all = [...before, ...objects];
