@@ -3,7 +3,7 @@ import { expectSound } from "./accessibility";
 import { expect, live, opened, test } from "./setup";
 
 const ROUTE = "caller=gateway&cluster=default&callee=orders&method=shop.v1.Orders%2FPlace";
-const PAGES = ["/", "/chain", "/rules", "/rule?new=1", `/rule?${ROUTE}`, "/uncovered", "/guards", "/guard?new=1", "/queues", "/clients",
+const PAGES = ["/", "/chain", "/rules", "/rule?new=1", `/rule?${ROUTE}`, "/uncovered", "/guards", "/guard?new=1", "/queues", "/queue?name=stock-later", "/queue-settings?name=stock-later", "/clients",
   "/history", "/history?rev=1", "/history?from=0&to=1", "/kill?callee=stock", `/route?${ROUTE}`];
 
 for (const path of PAGES) {
@@ -11,7 +11,7 @@ for (const path of PAGES) {
     await live(page, path);
     await expect(page.getByText(/^(Asking|Comparing)/)).toHaveCount(0);
     // The server's validation arrives after the form.
-    if (/^.(rule|guard)\?/.test(path)) await expect(page.getByText(/Valid|invalid setting/)).toBeVisible();
+    if (/^.(rule|guard|queue-settings)\?/.test(path)) await expect(page.getByText(/Valid|invalid setting/)).toBeVisible();
     await expectSound(page);
   });
 }

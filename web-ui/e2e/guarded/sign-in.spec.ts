@@ -6,6 +6,8 @@ import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { expect, test as base } from "@playwright/test";
 import type { Page } from "@playwright/test";
+import { Mode } from "../../gen/damper/v1/policy_pb";
+import { Queues } from "../../gen/damper/v1/queues_pb";
 import { Role, Tokens } from "../../gen/damper/v1/tokens_pb";
 import { heed } from "../browser_errors";
 import { expectSound, tabTo } from "../accessibility";
@@ -14,13 +16,15 @@ const server = process.env["DAMPER_GUARDED_URL"];
 const admin = process.env["DAMPER_GUARDED_TOKEN"];
 if (!server || !admin) throw new Error("set DAMPER_GUARDED_URL and DAMPER_GUARDED_TOKEN to a server that asks for tokens and an admin's token");
 
-const tokens = createClient(Tokens, createGrpcWebTransport({
+const transport = createGrpcWebTransport({
   baseUrl: server,
   interceptors: [(next) => (request) => {
     request.header.set("authorization", `Bearer ${admin}`);
     return next(request);
   }],
-}));
+});
+const tokens = createClient(Tokens, transport);
+const queues = createClient(Queues, transport);
 
 const test = base.extend<{ quiet: undefined }>({
   quiet: [
@@ -159,4 +163,22 @@ test("a revoked token is named, and the draft is restored", async ({ page }) => 
   await expect(page.getByLabel("Token")).toBeVisible();
   await expect(page.getByTestId("signed-out")).toHaveCount(0);
   expect(await page.evaluate(() => Object.keys(sessionStorage).filter((key) => key.startsWith("damper.draft")))).toEqual([]);
+});
+
+test("a viewer sees queues and jobs, and no button that the server would reject", async ({ page }) => {
+  const { secret } = await viewer("queues");
+  await queues.putQueue({ queue: { name: "later", policy: { mode: Mode.ENFORCE } }, options: { reason: "a browser test" } });
+  await signIn(page, secret);
+  await page.getByRole("link", { name: "Queues" }).click();
+  await page.getByRole("link", { name: "later" }).click();
+  await expect(page.getByRole("link", { name: "Show all settings" })).toBeVisible();
+  for (const state of ["Waiting", "Dead", "Ended"]) {
+    await page.getByRole("button", { name: state }).click();
+    await expect(page.getByText(/^No (job is|ended job)/)).toBeVisible();
+    await expect(page.getByRole("button", { name: /Pause|Run|Cancel|Replay|Delete/ })).toHaveCount(0);
+  }
+  await page.getByRole("link", { name: "Show all settings" }).click();
+  await expect(page.getByTestId("read-only")).toContainText("required role: editor");
+  await expect(page.getByRole("button", { name: "Delete the queue…" })).toBeDisabled();
+  await expect(page.locator('[data-field="max_in_flight"] input')).toBeDisabled();
 });

@@ -1,17 +1,14 @@
 // A scripted client over the real protocol: it acknowledges, rejects or ignores what it receives, and reports
 // the test's statistics.
-//
-// Uses Connect's gRPC over one HTTP/2 connection of Node. The package connect-node needs a newer Node.
 import { create } from "@bufbuild/protobuf";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { createClient } from "@connectrpc/connect";
-import type { UniversalClientFn } from "@connectrpc/connect/protocol";
-import { createTransport } from "@connectrpc/connect/protocol-grpc";
 import { connect } from "node:http2";
-import type { ClientHttp2Session, IncomingHttpHeaders } from "node:http2";
+import type { ClientHttp2Session } from "node:http2";
 import { ClientMessageSchema, Distribution, HelloSchema, ReportSchema, Source } from "../../gen/damper/v1/distribution_pb";
 import type { ClientMessage, Refusal, ServerMessage } from "../../gen/damper/v1/distribution_pb";
 import type { Mode } from "../../gen/damper/v1/policy_pb";
+import { Outbox, transportOver } from "./grpc";
 
 // As in feature.rs of damper-core.
 export const FEATURES = ["base", "hedge", "budget", "stop_when", "circuit_breaker", "credit", "backoffs", "hold_unary",
@@ -35,7 +32,7 @@ export class Client {
   // May be changed at any time.
   answer: Answer;
   readonly #session: ClientHttp2Session;
-  readonly #outbox = new Outbox();
+  readonly #outbox = new Outbox<ClientMessage>();
   #waiting: ServerMessage[] = [];
   #flow: ReturnType<typeof setInterval> | undefined;
 
@@ -76,13 +73,8 @@ export class Client {
   }
 
   async #listen(): Promise<void> {
-    const transport = createTransport({
-      httpClient: over(this.#session),
-      baseUrl: "http://damper", useBinaryFormat: true, interceptors: [], acceptCompression: [], sendCompression: null,
-      compressMinBytes: 1024, readMaxBytes: 0xffffffff, writeMaxBytes: 0xffffffff,
-    });
     try {
-      for await (const message of createClient(Distribution, transport).subscribe(this.#outbox)) this.#acknowledge(message);
+      for await (const message of createClient(Distribution, transportOver(this.#session)).subscribe(this.#outbox)) this.#acknowledge(message);
     } catch {
       // Ended by the test or by its server.
     }
@@ -98,57 +90,5 @@ export class Client {
     const { nonce, revision } = message;
     const ack = { nonce, revision, refused: refused.map(({ key, revision, reason }) => ({ ...(key && { key }), revision, reason })) };
     this.#outbox.put(create(ClientMessageSchema, { kind: { case: "ack", value: ack } }));
-  }
-}
-
-// A queue of messages to send.
-class Outbox implements AsyncIterable<ClientMessage> {
-  readonly #messages: ClientMessage[] = [];
-  #ended = false;
-  #wake = () => {};
-
-  put(message: ClientMessage): void {
-    this.#messages.push(message);
-    this.#wake();
-  }
-
-  end(): void {
-    this.#ended = true;
-    this.#wake();
-  }
-
-  async *[Symbol.asyncIterator](): AsyncGenerator<ClientMessage> {
-    while (!this.#ended) {
-      yield* this.#messages.splice(0);
-      await new Promise<void>((resolve) => {
-        this.#wake = resolve;
-        if (this.#messages.length > 0 || this.#ended) resolve();
-      });
-    }
-  }
-}
-
-function over(session: ClientHttp2Session): UniversalClientFn {
-  return async ({ url, method, header, body = [] }) => {
-    const stream = session.request({ ":path": new URL(url).pathname, ":method": method, ...Object.fromEntries(header) });
-    void (async () => {
-      for await (const bytes of body) stream.write(bytes);
-      stream.end();
-    })().catch(() => { stream.close(); });
-    const trailer = new Headers();
-    stream.on("trailers", (fields) => { copy(fields, trailer); });
-    const head = await new Promise<IncomingHttpHeaders>((resolve, reject) => {
-      stream.on("response", resolve);
-      stream.on("error", reject);
-    });
-    const answered = new Headers();
-    copy(head, answered);
-    return { status: Number(head[":status"]), header: answered, body: stream as AsyncIterable<Uint8Array>, trailer };
-  };
-}
-
-function copy(from: IncomingHttpHeaders, to: Headers): void {
-  for (const [name, value] of Object.entries(from)) {
-    if (!name.startsWith(":") && typeof value === "string") to.set(name, value);
   }
 }

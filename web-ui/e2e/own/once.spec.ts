@@ -6,12 +6,14 @@ import type { WriteOptions } from "../../gen/damper/v1/admin_pb";
 import { DeleteGuardRequestSchema, PutGuardRequestSchema } from "../../gen/damper/v1/guards_pb";
 import { RollbackAllRequestSchema, RollbackRequestSchema } from "../../gen/damper/v1/history_pb";
 import { KillRequestSchema, UnkillRequestSchema } from "../../gen/damper/v1/kills_pb";
+import { ChangeJobsRequestSchema, DeleteQueueRequestSchema, PutQueueRequestSchema } from "../../gen/damper/v1/queues_pb";
 import { DeleteRuleRequestSchema, PutRuleRequestSchema } from "../../gen/damper/v1/rules_pb";
 import { KEY, at, expect, live, say, setting, test } from "./setup";
 
 const WRITES: Record<string, DescMessage> = {
   PutRule: PutRuleRequestSchema, DeleteRule: DeleteRuleRequestSchema, PutGuard: PutGuardRequestSchema, DeleteGuard: DeleteGuardRequestSchema,
   Kill: KillRequestSchema, Unkill: UnkillRequestSchema, Rollback: RollbackRequestSchema, RollbackAll: RollbackAllRequestSchema,
+  PutQueue: PutQueueRequestSchema, DeleteQueue: DeleteQueueRequestSchema, ChangeJobs: ChangeJobsRequestSchema,
 };
 
 // The name of the write in a request; undefined = none.
@@ -47,7 +49,7 @@ async function press(page: Page, name: string | RegExp, sent: string[], expected
   expect(sent.slice(before)).toEqual([expected]);
 }
 
-test("rules, rollbacks, guards and kills: two presses, one request", async ({ page, api }) => {
+test("rules, rollbacks, guards, queues, jobs and kills: two presses, one request", async ({ page, api }) => {
   test.slow();
   const sent: string[] = [];
   page.on("request", (request) => {
@@ -81,6 +83,19 @@ test("rules, rollbacks, guards and kills: two presses, one request", async ({ pa
   await press(page, "Save", sent, "PutGuard");
   await page.getByRole("button", { name: "Delete the guard…" }).click();
   await press(page, "Delete", sent, "DeleteGuard");
+
+  await live(page, "/queue-settings?new=1");
+  await page.getByLabel("Name", { exact: true }).fill("later");
+  await page.getByRole("button", { name: "Review and save…" }).click();
+  await press(page, "Save", sent, "PutQueue");
+  const identity = { service: "orders", cluster: "default", instance: "orders-1" };
+  const { jobs: [job] } = await api.jobs.submit({ identity, jobs: [{ queue: "later", key: "order-1", calleeService: "stock", calleeMethod: "shop.v1.Stock/Take" }] });
+  await live(page, `/job?id=${job?.jobId ?? ""}`);
+  await page.getByRole("button", { name: "Cancel…" }).click();
+  await press(page, "Cancel 1 job", sent, "ChangeJobs");
+  await live(page, "/queue-settings?name=later");
+  await page.getByRole("button", { name: "Delete the queue…" }).click();
+  await press(page, "Delete", sent, "DeleteQueue");
 
   await live(page, "/kill?callee=orders");
   await say(page, "a drill");

@@ -16,18 +16,20 @@ export class Served {
   readonly port: number;
   readonly #folder: string;
   readonly #store: string;
+  readonly #options: readonly string[];
   #process: ChildProcess | undefined;
 
-  private constructor(port: number, folder: string, store: string) {
+  private constructor(port: number, folder: string, store: string, options: readonly string[]) {
     this.port = port;
     this.#folder = folder;
     this.#store = store;
+    this.#options = options;
   }
 
   // On an empty store, unless one is given.
-  static async start(store?: string): Promise<Served> {
+  static async start(store?: string, options: readonly string[] = []): Promise<Served> {
     const folder = await mkdtemp(join(tmpdir(), "damper-page-"));
-    const served = new Served(await freePort(), folder, store ?? `sled:${join(folder, "store")}`);
+    const served = new Served(await freePort(), folder, store ?? `sled:${join(folder, "store")}`, options);
     await served.start();
     return served;
   }
@@ -40,7 +42,7 @@ export class Served {
   async start(): Promise<void> {
     const binary = process.env["DAMPER_BINARY"];
     if (!binary) throw new Error("set DAMPER_BINARY to the damper binary");
-    const child = spawn(binary, ["serve", "--listen", `127.0.0.1:${String(this.port)}`, "--store", this.#store], {
+    const child = spawn(binary, ["serve", "--listen", `127.0.0.1:${String(this.port)}`, "--store", this.#store, ...this.#options], {
       stdio: ["ignore", "ignore", "pipe"],
     });
     this.#process = child;

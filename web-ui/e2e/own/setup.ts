@@ -6,12 +6,17 @@ import { expect, test as base } from "@playwright/test";
 import type { Locator, Page } from "@playwright/test";
 import { Fleet } from "../../gen/damper/v1/fleet_pb";
 import { Guards } from "../../gen/damper/v1/guards_pb";
+import { History } from "../../gen/damper/v1/history_pb";
+import { Jobs } from "../../gen/damper/v1/jobs_pb";
 import { Kills } from "../../gen/damper/v1/kills_pb";
+import { Queues } from "../../gen/damper/v1/queues_pb";
 import { Rules } from "../../gen/damper/v1/rules_pb";
 import { heed } from "../browser_errors";
 import { Client } from "./client";
 import type { Answer, Properties } from "./client";
 import { Served } from "./server";
+import { Worker } from "./worker";
+import type { Handler } from "./worker";
 
 export { expect };
 
@@ -19,7 +24,7 @@ export function apiOf(url: string) {
   const transport = createGrpcWebTransport({ baseUrl: url });
   return {
     rules: createClient(Rules, transport), guards: createClient(Guards, transport), kills: createClient(Kills, transport),
-    fleet: createClient(Fleet, transport),
+    fleet: createClient(Fleet, transport), history: createClient(History, transport), queues: createClient(Queues, transport), jobs: createClient(Jobs, transport),
   };
 }
 
@@ -28,20 +33,23 @@ interface World {
   api: ReturnType<typeof apiOf>;
   // Connects a client.
   connect: (service: string, properties?: Properties, answer?: Answer) => Client;
+  // Connects a worker of a queue.
+  work: (service: string, queue: string, handler: Handler) => Worker;
   quiet: undefined;
 }
 
 interface Options {
   // Browser errors that the test expects.
   expected: RegExp | undefined;
+  // Further options of the server, separated by spaces.
+  serve: string;
 }
 
 export const test = base.extend<World & Options>({
   expected: [undefined, { option: true }],
-  // Playwright wants the pattern although nothing is taken from it.
-  // eslint-disable-next-line no-empty-pattern
-  served: async ({}, use) => {
-    const served = await Served.start();
+  serve: ["", { option: true }],
+  served: async ({ serve }, use) => {
+    const served = await Served.start(undefined, serve === "" ? [] : serve.split(" "));
     await use(served);
     await served.end();
   },
@@ -56,6 +64,15 @@ export const test = base.extend<World & Options>({
       return client;
     });
     for (const client of clients) client.end();
+  },
+  work: async ({ served }, use) => {
+    const workers: Worker[] = [];
+    await use((service, queue, handler) => {
+      const worker = new Worker(served.url, `${service}-${String(workers.length + 1)}`, service, queue, handler);
+      workers.push(worker);
+      return worker;
+    });
+    for (const worker of workers) worker.end();
   },
   quiet: [
     async ({ context, served, expected }, use) => {
@@ -80,7 +97,7 @@ export function at(page: "/rule" | "/route" | "/guard", key: typeof KEY = KEY): 
 }
 
 export function setting(page: Page, path: string) {
-  return page.locator(`[data-field="${path}"]`).locator("input:not([type=checkbox]), select").first();
+  return page.locator(`[data-field="${path}"]`).locator("input:not([type=checkbox]), select, textarea").first();
 }
 
 // Name and reason, required without tokens.

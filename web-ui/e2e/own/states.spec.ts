@@ -11,6 +11,10 @@ const EMPTY = [
   ["/rules", "There are no rules: each call is sent once, without retries."],
   ["/uncovered", "No service has reported a call yet."],
   ["/guards", "There are no guards: rules apply as written."],
+  ["/queues", "No queues yet."],
+  ["/queue?name=none", "There is no queue none."],
+  ["/job?id=00000000000000000000000000000001", "There is no such job."],
+  ["/queue-settings?new=1", "New, not saved yet."],
   ["/clients", "No client is connected."],
   ["/history", "No changes yet."],
   ["/kill", "No kill switch is in force."],
@@ -35,6 +39,10 @@ test("an unused server explains itself on every page", async ({ page }) => {
 const WAITING = [
   ["/chain", "Loading the chain…"],
   ["/guards", "Loading guards…"],
+  ["/queues", "Loading queues…"],
+  ["/queue?name=later", "Loading the queue…"],
+  ["/queue-settings?name=later", "Loading the queue…"],
+  ["/job?id=00000000000000000000000000000001", "Loading the job…"],
   ["/clients", "Loading clients…"],
   ["/history", "Loading changes…"],
   ["/history?rev=1", "Loading the change…"],
@@ -62,6 +70,7 @@ async function holdBack(page: Page, what: RegExp): Promise<() => Promise<void>> 
 test("a page shows that it is loading while a response is delayed", async ({ page, api }) => {
   await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE } } });
   await api.guards.putGuard({ guard: { key: KEY, ceiling: { maxAttempts: 2 } } });
+  await api.queues.putQueue({ queue: { name: "later", policy: { mode: Mode.ENFORCE } } });
   for (const [path, words] of WAITING) {
     await test.step(path, async () => {
       const release = await holdBack(page, /\/damper\.v1\.\w+\/(?!Watch)/);
@@ -89,6 +98,7 @@ test("it is loading before the first data, also without workers", async ({ page 
 const FAILING = [
   ["Chain", "Cannot load the chain."],
   ["Guards", "Cannot list the guards."],
+  ["Queues", "Cannot list the queues."],
   ["Clients", "Cannot load the list of clients."],
   ["History", "Cannot load the history."],
 ] as const;
@@ -124,9 +134,11 @@ test.describe("a server that is gone", () => {
   });
 });
 
+const long = (letter: string) => letter.repeat(255);
+const LONG_KEY = { callerService: long("a"), callerCluster: "default", calleeService: long("b"), calleeMethod: `${"c".repeat(127)}/${"d".repeat(127)}` };
+
 test("names of maximum length break no page", async ({ page, api, connect }) => {
-  const long = (letter: string) => letter.repeat(255);
-  const key = { callerService: long("a"), callerCluster: "default", calleeService: long("b"), calleeMethod: `${"c".repeat(127)}/${"d".repeat(127)}` };
+  const key = LONG_KEY;
   await api.rules.putRule({ rule: { key, policy: { mode: Mode.OBSERVE }, owner: long("o") }, options: { author: long("e"), reason: "f".repeat(1_000), owner: long("o") } });
   await api.guards.putGuard({ guard: { key, ceiling: { maxAttempts: 2 }, owner: long("o") } });
   await api.kills.kill({ key, options: { reason: "g".repeat(1_000), author: long("e") } });
@@ -136,6 +148,22 @@ test("names of maximum length break no page", async ({ page, api, connect }) => 
       await live(page, path);
       await expect(page.getByText("g".repeat(100)).first()).toBeVisible();
       await expect(page.getByText(/^Asking/)).toHaveCount(0);
+      await expectSound(page);
+    });
+  }
+});
+
+test("names of maximum length break no page of queues", async ({ page, api }) => {
+  const { callerService, calleeService, calleeMethod } = LONG_KEY;
+  const queue = long("q").slice(0, 64);
+  await api.queues.putQueue({ queue: { name: queue, policy: { mode: Mode.ENFORCE }, owner: long("o"), paused: "p".repeat(1_000), submitters: ["*"] } });
+  const identity = { service: callerService, cluster: "default", instance: long("i") };
+  const { jobs: [job] } = await api.jobs.submit({ identity, jobs: [{ queue, key: long("k"), orderKey: long("l"), calleeService, calleeMethod }] });
+  expect(job?.rejected?.message).toBeUndefined();
+  for (const path of ["/queues", `/queue?name=${queue}`, `/queue-settings?name=${queue}`, `/job?id=${job?.jobId ?? ""}`]) {
+    await test.step(path.slice(0, 20), async () => {
+      await live(page, path);
+      await expect(page.locator(".loading")).toHaveCount(0);
       await expectSound(page);
     });
   }
