@@ -255,5 +255,6 @@ fn hello(shared: &ControlContext) -> v1::Hello {
         source: v1::Source::from(status.source).into(),
         serves: shared.engine.serves(),
         override_mode: mode_to_wire(status.override_mode),
+        via: if shared.settings.is_proxy { v1::Via::Proxy } else { v1::Via::Unspecified }.into(),
     }
 }

@@ -66,6 +66,7 @@ pub struct Options {
     state_dir: Option<PathBuf>,
     override_file: Option<PathBuf>,
     detail: Detail,
+    is_proxy: bool,
     #[cfg(feature = "queue")]
     body_keys: Option<body_keys::BodyKeys>,
     environment: Arc<Environment>,
@@ -82,6 +83,8 @@ pub(crate) struct Settings {
     /// Mode of `DAMPER_MODE`.
     pub(crate) mode: Option<Mode>,
     pub(crate) detail: Detail,
+    /// This process is a proxy next to the service.
+    pub(crate) is_proxy: bool,
     #[cfg(feature = "queue")]
     pub(crate) body_keys: Option<body_keys::BodyKeys>,
 }
@@ -99,6 +102,7 @@ impl Options {
             state_dir: None,
             override_file: None,
             detail: Detail::default(),
+            is_proxy: false,
             #[cfg(feature = "queue")]
             body_keys: None,
             environment: Arc::new(|name| std::env::var(name).ok()),
@@ -208,6 +212,13 @@ impl Options {
         self
     }
 
+    /// Marks this process as a proxy next to the service, which operators then see at the client.
+    #[must_use]
+    pub fn as_proxy(mut self) -> Self {
+        self.is_proxy = true;
+        self
+    }
+
     /// Keys under which the bodies of jobs are encrypted, those of hand-overs included, and decrypted by
     /// workers. The control plane has no key: it can neither read a body nor exchange it for another.
     /// Default: bodies are not encrypted.
@@ -248,6 +259,7 @@ impl Options {
             override_file,
             mode,
             detail: self.detail,
+            is_proxy: self.is_proxy,
             #[cfg(feature = "queue")]
             body_keys: self.body_keys,
         })

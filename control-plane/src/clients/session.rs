@@ -36,6 +36,8 @@ pub(crate) struct ClientSession {
     pub(crate) instance: String,
     address: Option<SocketAddr>,
     sdk_version: String,
+    /// Whether it is a proxy, as its wire number.
+    via: i32,
     /// The client holds a later state than its server.
     held: AtomicBool,
     /// Epoch of its state at connection time.
@@ -274,6 +276,7 @@ impl ClientSession {
             instance: identity.instance,
             address,
             sdk_version: hello.sdk_version,
+            via: hello.via,
             fresh: hello.epoch.is_empty(),
             held: AtomicBool::new(held),
             claimed_epoch: hello.epoch,
@@ -356,6 +359,7 @@ impl ClientSession {
                 features: self.class.wire_features(),
                 epoch,
                 serves: progress.serves,
+                via: self.via,
                 ..v1::Hello::default()
             });
         }
@@ -483,6 +487,7 @@ impl ClientSession {
             serves: progress.serves,
             replica: self.replica.as_deref().unwrap_or(here).to_owned(),
             held: self.is_held(),
+            via: self.via,
         }
     }
 }

@@ -252,7 +252,11 @@ fn layers(input: &DoctorInput) -> Vec<v1::Finding> {
     let called: BTreeSet<&str> = input.rows.iter().map(|row| &*row.route.callee_service).collect();
     input.by_service(codes::SERVER_LAYER_MISSING, |client| {
         let is_called = called.contains(service_of(client));
-        (is_called && !client.serves).then(|| "is called by others but has no Damper server layer".to_owned())
+        let lacks = match client.via() {
+            v1::Via::Unspecified => "no Damper server layer",
+            v1::Via::Proxy => "a proxy without `inbound`, which callers must dial",
+        };
+        (is_called && !client.serves).then(|| format!("is called by others but has {lacks}"))
     })
 }
 

@@ -92,7 +92,7 @@ codes! {
         "If this lasts, list the rules that the process rejects (`damper clients --lagging`), and read the log of the process.";
     SERVER_LAYER_MISSING = "server_layer_missing", Warning,
         "A called service does not use the server layer of Damper's SDK, so its own retries multiply with those of its callers.",
-        "In the code of the called service, add `damper.server_layer()` to its gRPC server.";
+        "In the code of the called service, add `damper.server_layer()` to its gRPC server. Behind a proxy, add `inbound` to the proxy's configuration.";
 
     // Routes.
     RETRY_STORM = "retry_storm", Danger,
@@ -127,7 +127,7 @@ codes! {
         "Fix the callee if it fails. Then find the caller with the most retries in `damper routes`, and lower max_attempts in its rule.";
     CONTEXT_LOST = "context_lost", Warning,
         "A service makes calls outside the context of the request that it serves, so its retries multiply with those of its callers.",
-        "In the code of the service, start tasks with `damper_sdk::spawn`, or pass the request's `Context` to the task and run it within `Context::scope`.";
+        "In the code of the service, start tasks with `damper_sdk::spawn`, or pass the request's `Context` to the task and run it within `Context::scope`. Behind a proxy, let the OpenTelemetry of the service propagate the context from requests to calls.";
     ENDPOINT_FAILING = "endpoint_failing", Warning,
         "Some instances of a callee fail or cannot be connected to, while its other instances work.",
         "Restart or replace the instances at the addresses that this finding names. Clients that stopped using them use them again when they answer.";

@@ -154,6 +154,19 @@ fn row(caller: &str, callee: &str, method: &str) -> Arc<RouteSummary> {
 }
 
 #[test]
+fn called_proxy_without_inbound_is_found_as_such() {
+    let mut input = input(v1::Mode::Enforce, DAY);
+    let proxy = |serves| v1::Client { via: v1::Via::Proxy.into(), serves, ..client("stock", 1) };
+    input.rows = Arc::new([row("shop", "stock", "s.S/Get")]);
+    input.clients = vec![proxy(false)];
+    let findings = input.diagnosis().findings;
+    let found = findings.iter().find(|finding| finding.code == "server_layer_missing").unwrap();
+    assert!(found.message.contains("a proxy without `inbound`"), "{found:?}");
+    input.clients = vec![proxy(true)];
+    assert!(!codes(&input).contains(&"server_layer_missing".to_owned()));
+}
+
+#[test]
 fn a_callee_whose_methods_another_one_serves_is_misspelt() {
     let mut input = input(v1::Mode::Enforce, DAY);
     input.clients = vec![client("shop", 1), client("price", 1), client("prices", 1)];

@@ -62,6 +62,7 @@ named! {
     v1::Code, "CODE_", true;
     v1::Fate, "FATE_", false;
     v1::Source, "SOURCE_", false;
+    v1::Via, "VIA_", false;
     v1::rule_result::Change, "CHANGE_", false;
     v1::prediction::Callee, "CALLEE_", false;
     v1::Prune, "PRUNE_", false;

@@ -201,7 +201,7 @@ fn table(response: &v1::ListClientsResponse) -> Table {
             cluster,
             instance,
             client.address.clone(),
-            client.sdk_version.clone(),
+            sdk(client),
             client.sent_revision.to_string(),
             client.acknowledged_revision.to_string(),
             age(client.behind_since.as_ref(), now),
@@ -257,6 +257,14 @@ fn exceptions(response: &v1::ListClientsResponse, kills: &[v1::KillSwitch]) -> S
     if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
+/// Returns the version of the SDK, and whether a proxy has it.
+fn sdk(client: &v1::Client) -> String {
+    match client.via() {
+        v1::Via::Unspecified => client.sdk_version.clone(),
+        v1::Via::Proxy => format!("{} via proxy", client.sdk_version),
+    }
+}
+
 fn source_name(source: v1::Source) -> &'static str {
     match source {
         v1::Source::Unspecified => "",
@@ -296,6 +304,14 @@ mod tests {
             assert!(lines.lines().any(|line| line.contains(kind)), "{lines}");
         }
         assert!(!lines.contains('\x1b') && !table(&response).to_string().contains('\x1b'));
+    }
+
+    #[test]
+    fn proxy_is_shown_as_such() {
+        let sdk_of = |via: v1::Via| {
+            sdk(&v1::Client { sdk_version: "0.1.0".into(), via: via.into(), ..Default::default() })
+        };
+        assert_eq!([v1::Via::Unspecified, v1::Via::Proxy].map(sdk_of), ["0.1.0", "0.1.0 via proxy"]);
     }
 
     #[test]

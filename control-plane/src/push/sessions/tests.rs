@@ -55,6 +55,17 @@ fn what_was_confirmed_under_another_epoch_is_told_as_nothing() {
 }
 
 #[test]
+fn proxy_is_one_for_other_replicas_too() {
+    let hello = v1::Hello { via: v1::Via::Proxy.into(), ..hello("one") };
+    let session = ClientSession::new(hello, None, class(), &table("e"), false);
+    let message = session.follow_message(&table("e"), true);
+    let there = ClientSession::mirrored(message, class(), "b".into(), &"e".into(), &table("e"));
+    for session in [session, there] {
+        assert_eq!(session.describe(&table("e"), &Withheld::default(), 20, "a").via(), v1::Via::Proxy);
+    }
+}
+
+#[test]
 fn what_another_replica_tells_is_of_the_epoch_that_its_stream_was_opened_under() {
     let told = v1::FollowedClient { sent_revision: 7, acknowledged_revision: 7, ..Default::default() };
     let session = mirrored(1, told.clone());
