@@ -16,6 +16,9 @@ use tokio::task::JoinHandle;
 use tonic::Status;
 use tonic::transport::Channel;
 
+/// How long processes may take to start and to acknowledge the rules.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(60);
+
 /// A running control plane; stops when it is dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
@@ -66,6 +69,30 @@ impl ControlPlane {
     pub async fn channel(&self) -> Channel {
         let endpoint = Channel::from_shared(self.url.clone()).expect("a URL");
         endpoint.connect().await.expect("the server is there")
+    }
+
+    /// Waits until a process of each of these services has acknowledged the rules.
+    pub async fn acknowledged_by(&self, services: &[impl AsRef<str>]) {
+        let mut fleet = self.fleet();
+        let acknowledged = async {
+            loop {
+                let listed = fleet.list_clients(v1::ListClientsRequest::default()).await;
+                let listed = listed.expect("the control plane answers").into_inner();
+                let is_current = |service: &str| {
+                    listed.clients.iter().any(|client| {
+                        client.identity.as_ref().is_some_and(|identity| identity.service == service)
+                            && client.acknowledged_revision >= listed.revision
+                    })
+                };
+                if services.iter().all(|service| is_current(service.as_ref())) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(ACKNOWLEDGED_WITHIN, acknowledged)
+            .await
+            .expect("the services acknowledge the rules");
     }
 
     /// Its rules.

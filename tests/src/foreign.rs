@@ -3,6 +3,8 @@
 //! Their programs are in `tests/foreign`, one folder for each language. Each is built once for a run of the
 //! tests, with the build tool of its language.
 
+mod interop;
+
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -10,6 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use crate::binary;
+
+pub use interop::Interop;
 
 /// A language and its gRPC library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,16 +46,25 @@ pub struct Process {
 impl Process {
     /// Starts a service that listens on an address and sends calls to a callee; waits until it listens.
     pub fn service(language: Language, listen: SocketAddr, callee: SocketAddr, habit: Habit) -> Self {
-        let mut command = language.command(listen, callee, habit);
+        Self::listening(language.command(listen, &callee.to_string(), habit), listen)
+    }
+
+    /// Starts a program; waits until it prints the address on which it listens.
+    fn listening(mut command: Command, listen: SocketAddr) -> Self {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
+        let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let mut process = Self { child };
+        process.until_listening(listen);
+        process
+    }
+
+    fn until_listening(&mut self, listen: SocketAddr) {
+        let mut lines = BufReader::new(self.child.stdout.take().expect("stdout is piped")).lines();
         let address = listen.to_string();
         // An agent may print lines of its own first.
         let listens = lines.by_ref().map_while(Result::ok).any(|line| line == address);
-        assert!(listens, "{language:?} ended before it listened");
+        assert!(listens, "a program ended before it listened");
         std::thread::spawn(move || lines.for_each(drop));
-        Self { child }
     }
 
     /// Starts a proxy with this configuration; returns its addresses once it listens.
@@ -61,8 +74,36 @@ impl Process {
         let mut command = Command::new(binary::damper());
         command.arg("proxy").arg("--file").arg(&file).env("DAMPER_SERVER", control_plane);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-        let mut child = child.expect("damper can be started");
-        let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
+        let mut process = Self { child: child.expect("damper can be started") };
+        let addresses = process.until_addresses();
+        (process, addresses)
+    }
+
+    /// Starts a service under `damper proxy try`, which it knows by a variable alone; returns where its
+    /// callers dial. `callee`: the name and port that it dials, and the callee's address.
+    pub fn tried(
+        control_plane: &str,
+        name: &str,
+        language: Language,
+        listen: SocketAddr,
+        callee: (&str, SocketAddr),
+    ) -> (Self, SocketAddr) {
+        let service = language.command(listen, callee.0, Habit::Propagates);
+        let mut command = Command::new(binary::damper());
+        command.args(["proxy", "try", "--service", name]);
+        command.args(["--callee", &format!("{}={}", callee.0, callee.1)]);
+        command.args(["--inbound", &format!("127.0.0.1:0={listen}"), "--"]);
+        command.arg(service.get_program()).args(service.get_args()).env("DAMPER_SERVER", control_plane);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = Self { child: command.spawn().expect("damper can be started") };
+        let addresses = process.until_addresses();
+        process.until_listening(listen);
+        (process, addresses.inbound())
+    }
+
+    /// Waits until a proxy has printed its addresses.
+    fn until_addresses(&mut self) -> ProxyAddresses {
+        let mut lines = BufReader::new(self.child.stderr.take().expect("stderr is piped")).lines();
         let mut printed = Vec::new();
         let addresses = lines.by_ref().map_while(Result::ok).find_map(|line| {
             let addresses = ProxyAddresses::parse(&line);
@@ -71,7 +112,7 @@ impl Process {
         });
         let addresses = addresses.unwrap_or_else(|| panic!("damper proxy ended: {}", printed.join("\n")));
         std::thread::spawn(move || lines.for_each(drop));
-        (Self { child }, addresses)
+        addresses
     }
 }
 
@@ -83,23 +124,34 @@ impl Drop for Process {
 }
 
 /// Where a proxy listens.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ProxyAddresses {
-    /// The admin port.
-    pub admin: SocketAddr,
-    /// For callers.
-    pub inbound: SocketAddr,
-    /// For calls to its only callee.
-    pub outbound: SocketAddr,
+    inbound: Option<SocketAddr>,
+    outbound: Vec<SocketAddr>,
 }
 
 impl ProxyAddresses {
     fn parse(line: &str) -> Option<Self> {
-        let address = |name: &str| {
-            let (_, rest) = line.split_once(&format!("{name} on "))?;
-            rest.split([',', ' ']).next()?.parse().ok()
-        };
-        Some(Self { admin: address("admin")?, inbound: address("inbound")?, outbound: address("outbound")? })
+        let listeners = line.strip_prefix("admin on ")?;
+        let mut found = Self { inbound: None, outbound: Vec::new() };
+        for listener in listeners.split(", ") {
+            match listener.split_once(" on ") {
+                Some(("inbound", address)) => found.inbound = address.parse().ok(),
+                Some(("outbound", address)) => found.outbound.extend(address.parse::<SocketAddr>()),
+                _ => {}
+            }
+        }
+        Some(found)
+    }
+
+    /// For callers.
+    pub fn inbound(&self) -> SocketAddr {
+        self.inbound.expect("the configuration has inbound")
+    }
+
+    /// For calls to its first callee.
+    pub fn outbound(&self) -> SocketAddr {
+        *self.outbound.first().expect("the configuration has outbound")
     }
 }
 
@@ -111,14 +163,14 @@ pub fn free_address(host: u8) -> SocketAddr {
 }
 
 impl Language {
-    fn command(self, listen: SocketAddr, callee: SocketAddr, habit: Habit) -> Command {
+    fn command(self, listen: SocketAddr, callee: &str, habit: Habit) -> Command {
         let program = self.built();
         let retries = (habit == Habit::OwnRetries).then_some("own-retries");
         let mut command;
         match self {
             Self::Go => {
                 command = Command::new(program);
-                command.args(["-listen", &listen.to_string(), "-callee", &callee.to_string()]);
+                command.args(["-listen", &listen.to_string(), "-callee", callee]);
                 command.args(retries.map(|_| "-own-retries"));
                 command.args((habit == Habit::PropagatesNothing).then_some("-propagate=false"));
                 return command;
@@ -130,9 +182,7 @@ impl Language {
                 for signal in ["traces", "metrics", "logs"] {
                     command.arg(format!("-Dotel.{signal}.exporter=none"));
                 }
-                let own = program.join("classes");
-                let classes = format!("{}:{}/*", own.display(), program.join("dependency").display());
-                command.args(["-cp", &classes, "Service"]);
+                command.args(["-cp", &class_path(program), "Service"]);
             }
             Self::Node => {
                 command = Command::new("node");
@@ -140,45 +190,55 @@ impl Language {
             }
         }
         assert_ne!(habit, Habit::PropagatesNothing, "{self:?} always propagates");
-        command.args([listen.to_string(), callee.to_string()]).args(retries);
+        command.args([listen.to_string(), callee.to_owned()]).args(retries);
         command
     }
 
     /// The program, or the folder that it is started in, built once for a run.
     fn built(self) -> &'static Path {
         static BUILT: [OnceLock<PathBuf>; 3] = [const { OnceLock::new() }; 3];
-        BUILT[self as usize].get_or_init(|| self.build())
+        let folder = match self {
+            Self::Go => "go",
+            Self::Java => "java",
+            Self::Node => "node",
+        };
+        BUILT[self as usize].get_or_init(|| self.build(folder))
     }
 
-    fn build(self) -> PathBuf {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("foreign");
+    /// Builds a folder of tests/foreign with the tool of this language.
+    fn build(self, folder: &str) -> PathBuf {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("foreign").join(folder);
         // A test's own binary lies in <target>/<profile>/deps.
         let own = std::env::current_exe().expect("a test has a path");
         let out = own.ancestors().nth(3).expect("a test lies in a build folder").join("foreign");
         std::fs::create_dir_all(&out).expect("the build folder is writable");
-        let (mut tool, folder, built) = match self {
+        let out = out.join(folder.replace('/', "-"));
+        let (mut tool, built) = match self {
             Self::Go => {
                 let mut go = Command::new(std::env::var_os("DAMPER_TEST_GO").unwrap_or_else(|| "go".into()));
-                let program = out.join("go");
-                go.args(["build", "-o"]).arg(&program).arg(".");
-                (go, "go", program)
+                go.args(["build", "-o"]).arg(&out).arg(".");
+                (go, out)
             }
             Self::Java => {
                 let mut maven =
                     Command::new(std::env::var_os("DAMPER_TEST_MAVEN").unwrap_or_else(|| "mvn".into()));
-                let folder = out.join("java");
-                maven.args(["--quiet", "--batch-mode", "package"]).arg(format!("-Dout={}", folder.display()));
-                (maven, "java", folder)
+                maven.args(["--quiet", "--batch-mode", "package"]).arg(format!("-Dout={}", out.display()));
+                (maven, out)
             }
             Self::Node => {
                 let mut npm = Command::new("npm");
                 npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]);
-                (npm, "node", sources.join("node"))
+                (npm, sources.clone())
             }
         };
-        let status = tool.current_dir(sources.join(folder)).stdout(Stdio::null()).status();
+        let status = tool.current_dir(sources).stdout(Stdio::null()).status();
         let status = status.unwrap_or_else(|error| panic!("{self:?} needs {tool:?}: {error}"));
         assert!(status.success(), "tests/foreign/{folder} does not build: {status}");
         built
     }
+}
+
+/// Returns what `java` needs for the classes of a folder that Maven has built.
+fn class_path(built: &Path) -> String {
+    format!("{}:{}/*", built.join("classes").display(), built.join("dependency").display())
 }

@@ -11,7 +11,9 @@ use tokio::task::JoinHandle;
 use crate::peers::{Client, Server, begun, grpc, within};
 use crate::{inbound, outbound, proxy};
 
-const WHOLE: usize = 64 << 20;
+/// Length of a stream, in MiB, unless the variable has another.
+const MEBIBYTES: usize = 64;
+const LENGTH_VARIABLE: &str = "DAMPER_STREAM_MIB";
 const CHUNK: usize = 16 << 10;
 /// Windows of both connections of a proxy, and what lies between them.
 const ON_THE_WAY: usize = 4 << 20;
@@ -19,6 +21,15 @@ const ON_THE_WAY: usize = 4 << 20;
 const CALLS: usize = 100;
 /// The content repeats after this prime, so no frame begins as the one before it.
 const PERIOD: usize = 65_521;
+
+/// Returns the length of a stream in bytes.
+fn whole() -> usize {
+    static WHOLE: LazyLock<usize> = LazyLock::new(|| {
+        let set = std::env::var(LENGTH_VARIABLE).ok();
+        set.map_or(MEBIBYTES, |number| number.parse().expect("a number of MiB")) << 20
+    });
+    *WHOLE
+}
 
 /// Returns the bytes of a stream at a place.
 fn bytes_at(place: usize, length: usize) -> Bytes {
@@ -39,10 +50,10 @@ fn bytes_at(place: usize, length: usize) -> Bytes {
 fn send(mut stream: SendStream<Bytes>, sent: Arc<AtomicUsize>) -> JoinHandle<SendStream<Bytes>> {
     tokio::spawn(async move {
         let mut place = 0;
-        while place < WHOLE {
-            stream.reserve_capacity(CHUNK.min(WHOLE - place));
+        while place < whole() {
+            stream.reserve_capacity(CHUNK.min(whole() - place));
             let capacity = within(std::future::poll_fn(|cx| stream.poll_capacity(cx))).await;
-            let length = capacity.expect("the stream is open").unwrap().min(CHUNK).min(WHOLE - place);
+            let length = capacity.expect("the stream is open").unwrap().min(CHUNK).min(whole() - place);
             stream.send_data(bytes_at(place, length), false).unwrap();
             place += length;
             sent.store(place, Ordering::SeqCst);
@@ -60,7 +71,7 @@ async fn receive(stream: &mut RecvStream) {
         place += chunk.len();
         stream.flow_control().release_capacity(chunk.len()).unwrap();
     }
-    assert_eq!(place, WHOLE);
+    assert_eq!(place, whole());
 }
 
 /// Other calls through the same proxy, while the stream stands still.

@@ -3,6 +3,9 @@
 //! The services between have OpenTelemetry and nothing of Damper. Each test counts what reaches the last
 //! service, which refuses everything.
 
+mod newcomer;
+mod transparency;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -70,11 +73,11 @@ impl Chain {
             let config = proxy_config(&name, own, &callee);
             let (proxy, addresses) = Process::proxy(control_plane.url(), &config, folder.path());
             let habit = if language == Language::Go { habit } else { Habit::Propagates };
-            processes.extend([proxy, Process::service(language, own, addresses.outbound, habit)]);
+            processes.extend([proxy, Process::service(language, own, addresses.outbound(), habit)]);
             folders.push(folder);
-            callee = (name, addresses.inbound);
+            callee = (name, addresses.inbound());
         }
-        proxies_have_rules(control_plane).await;
+        control_plane.acknowledged_by(&LANGUAGES.map(name)).await;
         let front = front(control_plane, &callee.0, callee.1).await;
         Self { front, bottom, _processes: processes, _folders: folders }
     }
@@ -105,27 +108,14 @@ fn proxy_config(name: &str, own: SocketAddr, (callee, to): &(String, SocketAddr)
     )
 }
 
-/// Waits until the proxies of all services have acknowledged the rules.
-async fn proxies_have_rules(control_plane: &ControlPlane) {
-    let mut fleet = control_plane.fleet();
-    let acknowledged = async {
-        loop {
-            let listed = fleet.list_clients(v1::ListClientsRequest::default()).await;
-            let listed = listed.expect("the control plane answers").into_inner();
-            let is_current = |language: Language| {
-                let name = name(language);
-                listed.clients.iter().any(|client| {
-                    client.identity.as_ref().is_some_and(|identity| identity.service == name)
-                        && client.acknowledged_revision >= listed.revision
-                })
-            };
-            if LANGUAGES.into_iter().all(is_current) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(READY, acknowledged).await.expect("the proxies acknowledge the rules");
+/// Returns the services that the control plane shows as proxies.
+async fn proxies(control_plane: &ControlPlane) -> Vec<String> {
+    let listed = control_plane.fleet().list_clients(v1::ListClientsRequest::default()).await;
+    let clients = listed.expect("the control plane answers").into_inner().clients;
+    let proxies = clients.into_iter().filter(|client| client.via() == v1::Via::Proxy);
+    let mut names: Vec<_> = proxies.filter_map(|client| Some(client.identity?.service)).collect();
+    names.sort();
+    names
 }
 
 fn name(language: Language) -> String {
@@ -147,6 +137,7 @@ async fn services_in_five_places_retry_in_one() {
     let failed = chain.request("first").await.expect_err("the last service refuses");
     assert_eq!((failed.code(), failed.message()), (Code::Unavailable, "out of stock"));
     assert_eq!(chain.bottom.handled(), 3, "for one request");
+    assert_eq!(proxies(&control_plane).await, ["go", "java", "node"]);
     let failed = join_all((0..50).map(|_| chain.request("again"))).await;
     assert!(failed.iter().all(Result::is_err));
     assert_eq!(chain.bottom.handled(), 3 * 51, "for 51 requests, 50 of them at once");
