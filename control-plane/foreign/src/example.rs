@@ -13,6 +13,6 @@ pub(crate) fn rules(rules: &[(&str, &str)]) -> Vec<Rule> {
         )
     };
     let text: String = rules.iter().map(document).collect();
-    let documents = damper_proto::manifest::parse(&text).unwrap();
-    damper_proto::manifest::check(&documents).unwrap().rules
+    let documents = damper_proto::manifest::parse(&text).expect("manifests");
+    damper_proto::manifest::check(&documents).expect("valid rules").rules
 }

@@ -21,21 +21,9 @@ pub(crate) fn config(documents: &[Value], upstream: impl Fn(&str) -> SocketAddr)
     let all = |field: &str| -> Vec<Value> {
         documents.iter().filter_map(|document| document.get(field)).cloned().collect()
     };
+    let hosts = all("virtual_host");
     let listener = |name: &str, filter: &str| {
-        let router = json!({
-            "name": "router",
-            "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router" },
-        });
-        let filters = [all(filter), vec![router]].concat();
-        let connections = json!({
-            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
-                      HttpConnectionManager",
-            "stat_prefix": name,
-            "route_config": { "virtual_hosts": all("virtual_host") },
-            "http_filters": filters,
-        });
-        let chain = json!({ "filters": [{ "name": "http", "typed_config": connections }] });
-        json!({ "name": name, "address": address("127.0.0.1:0"), "filter_chains": [chain] })
+        listener(name, "127.0.0.1:0", [all(filter), vec![router()]].concat(), &hosts)
     };
     json!({
         "admin": { "address": address("127.0.0.1:0") },
@@ -46,6 +34,69 @@ pub(crate) fn config(documents: &[Value], upstream: impl Fn(&str) -> SocketAddr)
             ],
             "clusters": all("cluster").into_iter().map(|written| cluster(written, &upstream)).collect::<Vec<_>>(),
         },
+    })
+}
+
+fn listener(name: &str, at: &str, http_filters: Vec<Value>, virtual_hosts: &[Value]) -> Value {
+    let connections = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
+                  HttpConnectionManager",
+        "stat_prefix": name,
+        "route_config": { "virtual_hosts": virtual_hosts },
+        "http_filters": http_filters,
+    });
+    let chain = json!({ "filters": [{ "name": "http", "typed_config": connections }] });
+    json!({ "name": name, "address": address(at), "filter_chains": [chain] })
+}
+
+fn router() -> Value {
+    json!({
+        "name": "router",
+        "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router" },
+    })
+}
+
+/// A service next to an Envoy.
+pub(crate) struct Service {
+    pub(crate) name: &'static str,
+    /// Where Envoy takes its requests.
+    pub(crate) inbound: SocketAddr,
+    /// Where it listens itself.
+    pub(crate) own: SocketAddr,
+}
+
+/// Returns the configuration of Envoys next to services, as one process. Callers of a service or of `bottom`
+/// dial the listener of its name: its written routes lead to the callee's `inbound`, or to the bottom itself.
+pub(crate) fn sidecars(documents: &[Value], services: &[Service], bottom: SocketAddr) -> Value {
+    let filters = |field: &str| {
+        let written = documents.iter().filter_map(|document| document.get(field)).cloned();
+        written.chain([router()]).collect::<Vec<_>>()
+    };
+    let everything = |mut host: Value| {
+        host["domains"] = json!(["*"]);
+        host
+    };
+    let (mut listeners, mut clusters) = (Vec::new(), Vec::new());
+    for document in documents.iter().filter(|document| document.get("virtual_host").is_some()) {
+        let host = everything(document["virtual_host"].clone());
+        let name = host["name"].as_str().expect("a name").to_owned();
+        listeners.push(listener(&name, "127.0.0.1:0", filters("outbound_http_filter"), &[host]));
+        let to = |name: &str| {
+            let service = services.iter().find(|service| service.name == name);
+            service.map_or(bottom, |service| service.inbound)
+        };
+        clusters.push(cluster(document["cluster"].clone(), to));
+    }
+    for Service { name, inbound, own } in services {
+        let local = format!("local-{name}");
+        let route = json!({ "match": { "prefix": "/" }, "route": { "cluster": local, "timeout": "0s" } });
+        let host = everything(json!({ "name": local, "routes": [route] }));
+        listeners.push(listener(&local, &inbound.to_string(), filters("inbound_http_filter"), &[host]));
+        clusters.push(cluster(json!({ "name": local }), |_| *own));
+    }
+    json!({
+        "admin": { "address": address("127.0.0.1:0") },
+        "static_resources": { "listeners": listeners, "clusters": clusters },
     })
 }
 
@@ -141,11 +192,17 @@ impl Envoy {
 
     /// Returns a channel to a listener, with the callee as authority.
     pub(crate) async fn channel(&self, listener: &str, callee: &str) -> Channel {
+        let address = self.listener(listener).await;
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a URL");
+        endpoint.origin(format!("http://{callee}").parse().expect("a URL")).connect_lazy()
+    }
+
+    /// Returns the address of a listener.
+    pub(crate) async fn listener(&self, listener: &str) -> SocketAddr {
         let listeners = self.ask("listeners").await;
         let prefix = format!("{listener}::");
         let address = listeners.lines().find_map(|line| line.strip_prefix(&prefix)).expect("a listener");
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a URL");
-        endpoint.origin(format!("http://{callee}").parse().expect("a URL")).connect_lazy()
+        address.parse().expect("an address")
     }
 
     /// Returns a counter of the cluster of a callee.

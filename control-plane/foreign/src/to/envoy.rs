@@ -40,8 +40,11 @@ pub(super) fn write(callee: &Callee<'_>, options: &Options, translation: &mut Tr
         }),
         ClusterBudget::None | ClusterBudget::Conflict => json!({ "max_retries": u32::MAX }),
     };
+    let mut host = json!({ "name": callee.name, "domains": [callee.name], "routes": routes });
+    // The filter of the callee reads the count, which Istio's Envoys send anyway.
+    set(&mut host, "include_request_attempt_count", options.chain_flag.then_some(true));
     translation.documents.push(json!({
-        "virtual_host": { "name": callee.name, "domains": [callee.name], "routes": routes },
+        "virtual_host": host,
         "cluster": { "name": callee.name, "circuit_breakers": { "thresholds": [threshold] } },
     }));
 }
