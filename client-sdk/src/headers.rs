@@ -33,7 +33,7 @@ pub(crate) static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-messa
 const FEW: usize = 8;
 
 /// Returns true for a request of gRPC by its content type.
-pub(crate) fn has_grpc_type(headers: &HeaderMap) -> bool {
+pub fn has_grpc_type(headers: &HeaderMap) -> bool {
     bytes(headers, &CONTENT_TYPE).is_some_and(|value| value.starts_with(b"application/grpc"))
 }
 

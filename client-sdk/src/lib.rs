@@ -148,6 +148,8 @@ pub use damper_core::chain::is_named;
 #[cfg(feature = "document")]
 #[doc(hidden)]
 pub use damper_document as document;
+#[doc(hidden)]
+pub use headers::has_grpc_type;
 
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -44,8 +44,7 @@ pub struct Admin {
 /// Readiness of a proxy.
 pub(crate) struct Readiness {
     pub(crate) damper: Damper,
-    /// `None` without an inbound listener.
-    pub(crate) reach: Option<Arc<Reach>>,
+    pub(crate) reach: Arc<Reach>,
     /// Begins the drain of inbound connections.
     pub(crate) inbound: CancellationToken,
     pub(crate) began: Instant,
@@ -123,8 +122,7 @@ impl Readiness {
         if self.damper.status().source == Source::BuiltIn && self.began.elapsed() < RULES_WITHIN {
             return Some("no rules yet");
         }
-        let is_reached = self.reach.as_ref().is_none_or(|reach| reach.is_reached());
-        (!is_reached).then_some("the service is not reached")
+        (!self.reach.is_reached()).then_some("the service is not reached")
     }
 }
 

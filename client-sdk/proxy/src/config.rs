@@ -4,6 +4,8 @@
 //! loopback, since the connections between service and proxy are not encrypted; another address is a fault
 //! unless it is allowed.
 
+mod connect;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,6 +15,9 @@ use damper_sdk::document;
 use damper_sdk::{Damper, Faults};
 use http::uri::Authority;
 use serde::Deserialize;
+
+use self::connect::ConnectFile;
+pub use self::connect::{Connect, ConnectHost};
 
 /// All faults of a configuration, with their lines.
 pub type ConfigError = document::Error;
@@ -39,6 +44,8 @@ pub struct Config {
     pub inbound: Option<Inbound>,
     /// A listener for each callee.
     pub outbound: Vec<Outbound>,
+    /// A listener for HTTP CONNECT.
+    pub connect: Option<Connect>,
     /// Address of `/livez`, `/readyz`, `/metrics` and `/drain`.
     pub admin: SocketAddr,
     /// Time for open requests to end at shutdown.
@@ -98,6 +105,7 @@ struct File {
     service: Option<String>,
     inbound: Option<InboundFile>,
     outbound: Vec<OutboundFile>,
+    connect: Option<ConnectFile>,
     admin: Option<String>,
     drain: Option<String>,
 }
@@ -140,8 +148,9 @@ fn checked(file: File, how: ReadConfig) -> Result<Config, Faults> {
     }
     let listeners = file.outbound.into_iter().enumerate();
     let outbound: Vec<_> = listeners.map(|(index, listener)| check.outbound(index, listener)).collect();
-    if inbound.is_none() && outbound.is_empty() {
-        check.faults.add("inbound", "required, or outbound");
+    let connect = file.connect.map(|connect| check.connect(connect));
+    if inbound.is_none() && outbound.is_empty() && connect.is_none() {
+        check.faults.add("inbound", "required, or outbound or connect");
     }
     let admin = check.listener("admin", file.admin.as_deref().unwrap_or(ADMIN), false);
     let drain = file.drain.map_or(Some(DRAIN), |text| check.drain(&text));
@@ -155,6 +164,7 @@ fn checked(file: File, how: ReadConfig) -> Result<Config, Faults> {
             service,
             inbound: inbound.map_or(Some(None), |inbound| inbound.map(Some))?,
             outbound: outbound.into_iter().collect::<Option<_>>()?,
+            connect: connect.map_or(Some(None), |connect| connect.map(Some))?,
             admin: admin?,
             drain: drain?,
         })
@@ -186,17 +196,21 @@ impl Check {
     }
 
     fn outbound(&mut self, index: usize, file: OutboundFile) -> Option<Outbound> {
-        let path = |field: &str| format!("outbound[{index}].{field}");
-        let listen = self.listener(&path("listen"), &file.listen, false);
-        self.name(&path("callee"), &file.callee);
-        self.host_and_port(&path("to"), &file.to);
-        if let Some(tls) = &file.tls
+        let path = format!("outbound[{index}]");
+        let listen = self.listener(&format!("{path}.listen"), &file.listen, false);
+        let callee = Callee { name: file.callee, to: file.to, external: file.external, tls: file.tls };
+        self.callee(&path, &callee);
+        Some(Outbound { listen: listen?, callee })
+    }
+
+    fn callee(&mut self, path: &str, callee: &Callee) {
+        self.name(&format!("{path}.callee"), &callee.name);
+        self.host_and_port(&format!("{path}.to"), &callee.to);
+        if let Some(tls) = &callee.tls
             && tls.cert_file.is_some() != tls.key_file.is_some()
         {
-            self.faults.add(path("tls"), "cert_file and key_file belong together");
+            self.faults.add(format!("{path}.tls"), "cert_file and key_file belong together");
         }
-        let callee = Callee { name: file.callee, to: file.to, external: file.external, tls: file.tls };
-        Some(Outbound { listen: listen?, callee })
     }
 
     /// Reads the address of a listener. Only callers of the service come from other machines.

@@ -1,7 +1,7 @@
 //! What the proxy counts itself. The counters of calls and served requests are the SDK's.
 
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Where the context of a call was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +38,33 @@ pub(crate) enum LeftOut {
     HeadFull,
 }
 
+/// What becomes of a CONNECT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tunnel {
+    /// HTTP/2 to a callee.
+    Governed,
+    /// To a callee, and not HTTP/2 in plaintext: passed on as bytes.
+    NotHttp2,
+    /// To a host that is not governed: passed on as bytes.
+    Unlisted,
+    /// Not opened.
+    Refused,
+}
+
+const TUNNELS: [(Tunnel, &str); 4] = [
+    (Tunnel::Governed, "governed"),
+    (Tunnel::NotHttp2, "not_http2"),
+    (Tunnel::Unlisted, "unlisted"),
+    (Tunnel::Refused, "refused"),
+];
+
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    tunnels: [AtomicU64; TUNNELS.len()],
+    configurations: AtomicU64,
+    rejected: AtomicU64,
+    /// The newest configuration is not in force.
+    is_rejected: AtomicBool,
     context: [AtomicU64; WAYS.len()],
     table_full: AtomicU64,
     head_full: AtomicU64,
@@ -67,6 +92,14 @@ pub struct Snapshot {
     pub head_full: u64,
     /// Calls that the service's own gRPC client has repeated.
     pub own_client_repeats: u64,
+    /// Connections by CONNECT that are governed.
+    pub governed_tunnels: u64,
+    /// Connections by CONNECT that pass as bytes.
+    pub byte_tunnels: u64,
+    /// Changed configurations that were applied.
+    pub configurations: u64,
+    /// Changed configurations that were rejected.
+    pub rejected_configurations: u64,
 }
 
 impl Counters {
@@ -90,10 +123,26 @@ impl Counters {
         self.own_client_repeats.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn tunnel(&self, what: Tunnel) {
+        for ((known, _), count) in TUNNELS.iter().zip(&self.tunnels) {
+            if *known == what {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Counts a changed configuration.
+    pub(crate) fn configured(&self, is_applied: bool) {
+        let count = if is_applied { &self.configurations } else { &self.rejected };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.is_rejected.store(!is_applied, Ordering::Relaxed);
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let [by_tracestate, by_baggage, by_header, by_id, ambiguous, without] =
             self.context.each_ref().map(read);
+        let [governed_tunnels, not_http2, unlisted, _] = self.tunnels.each_ref().map(read);
         Snapshot {
             by_tracestate,
             by_baggage,
@@ -104,6 +153,10 @@ impl Counters {
             table_full: read(&self.table_full),
             head_full: read(&self.head_full),
             own_client_repeats: read(&self.own_client_repeats),
+            governed_tunnels,
+            byte_tunnels: not_http2 + unlisted,
+            configurations: read(&self.configurations),
+            rejected_configurations: read(&self.rejected),
         }
     }
 
@@ -124,6 +177,15 @@ impl Counters {
         let repeats = [("", &self.own_client_repeats)];
         let help = "Calls that the service's own gRPC client repeated.";
         family("damper_proxy_own_client_repeats_total", help, "", &repeats);
+        let tunnels: Vec<_> =
+            TUNNELS.iter().zip(&self.tunnels).map(|((_, name), count)| (*name, count)).collect();
+        family("damper_proxy_tunnels_total", "Connections by CONNECT.", "kind", &tunnels);
+        let changes = [("applied", &self.configurations), ("rejected", &self.rejected)];
+        family("damper_proxy_config_changes_total", "Changed configurations.", "result", &changes);
+        let (name, is_rejected) = ("damper_proxy_config_rejected", self.is_rejected.load(Ordering::Relaxed));
+        let _ =
+            writeln!(text, "# HELP {name} 1 if the newest configuration was rejected.\n# TYPE {name} gauge");
+        let _ = writeln!(text, "{name} {}", u8::from(is_rejected));
         text
     }
 }

@@ -7,8 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use damper_sdk::BoxError;
-use http::header::CONTENT_TYPE;
+use damper_sdk::{BoxError, has_grpc_type};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -160,8 +159,4 @@ where
 /// Returns true for a gRPC request. Others are forwarded and never repeated.
 pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
     request.method() == Method::POST && has_grpc_type(request.headers())
-}
-
-fn has_grpc_type(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }

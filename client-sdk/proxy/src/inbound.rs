@@ -18,7 +18,7 @@ use http::{HeaderMap, Request, Response, Uri, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tower::{Layer as _, Service};
 
 use self::link::Link;
@@ -44,13 +44,20 @@ pub(crate) struct Inbound {
 /// Whether the service can be reached.
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
+    /// There is an inbound listener.
+    is_needed: AtomicBool,
     is_reached: AtomicBool,
     lost: Notify,
 }
 
 impl Reach {
+    /// Returns true if the service is reached, or need not be.
     pub(crate) fn is_reached(&self) -> bool {
-        self.is_reached.load(Ordering::Relaxed)
+        !self.is_needed.load(Ordering::Relaxed) || self.is_reached.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn needs(&self, is_needed: bool) {
+        self.is_needed.store(is_needed, Ordering::Relaxed);
     }
 
     fn lost(&self) {
@@ -60,6 +67,7 @@ impl Reach {
 
     /// Connects until the service is reached, and again after it was lost.
     async fn keep(&self, to: SocketAddr) {
+        self.is_reached.store(false, Ordering::Relaxed);
         loop {
             match link::connect(to).await {
                 Ok(_) => {
@@ -74,22 +82,29 @@ impl Reach {
 }
 
 impl Inbound {
-    /// Accepts callers until it stops.
-    pub(crate) async fn run(self, listener: TcpListener, drain: Drain) {
-        let (shared, ends) = (Arc::new(self), drain.clone());
-        let reach = Arc::clone(&shared.reach);
+    /// Accepts callers until it stops. Where `serves` changes, open connections are drained.
+    pub(crate) async fn run(listener: TcpListener, serves: watch::Receiver<Arc<Self>>, drain: Drain) {
+        let (mut newest, ends) = (serves.clone(), drain.clone());
+        let reach = async {
+            loop {
+                let shared = Arc::clone(&newest.borrow_and_update());
+                tokio::select! {
+                    () = shared.reach.keep(shared.to) => {}
+                    changed = newest.changed() => if changed.is_err() { return },
+                }
+            }
+        };
         tokio::select! {
-            () = reach.keep(shared.to) => {}
-            () = listen::accept(listener, drain, |stream| {
-                Arc::clone(&shared).serve(stream, ends.clone())
-            }) => {}
+            () = reach => {}
+            () = listen::accept(listener, drain, |stream| Self::serve(serves.clone(), stream, ends.clone())) => {}
         }
     }
 
-    async fn serve(self: Arc<Self>, stream: TcpStream, drain: Drain) {
-        let link = Arc::new(Link::new(self.to));
-        let forward = Forward { shared: Arc::clone(&self), link: Arc::clone(&link) };
-        let service: ServerService<Forward> = self.layer.layer(forward);
+    async fn serve(mut serves: watch::Receiver<Arc<Self>>, stream: TcpStream, drain: Drain) {
+        let shared = Arc::clone(&serves.borrow_and_update());
+        let link = Arc::new(Link::new(shared.to));
+        let forward = Forward { shared: Arc::clone(&shared), link: Arc::clone(&link) };
+        let service: ServerService<Forward> = shared.layer.layer(forward);
         let service = service_fn(move |request| service.clone().call(request));
         let is_late = drain.begins.is_cancelled();
         let goodbye = async {
@@ -97,6 +112,7 @@ impl Inbound {
                 () = drain.begins.cancelled(), if !is_late => {}
                 () = drain.stops.cancelled() => {}
                 () = link.ended() => {}
+                _ = serves.changed() => {}
             }
         };
         listen::serve(stream, service, goodbye).await;

@@ -12,20 +12,25 @@
 
 mod admin;
 mod config;
+mod connect;
 mod context;
 mod counters;
 mod failure;
 mod fields;
+mod follow;
 mod inbound;
 mod listen;
+mod listeners;
 mod outbound;
 mod proxy;
 mod request_body;
 
 pub use admin::Admin;
-pub use config::{Callee, Config, ConfigError, Inbound, Outbound, ReadConfig, Tls};
+pub use config::{Callee, Config, ConfigError, Connect, ConnectHost, Inbound, Outbound, ReadConfig, Tls};
 pub use counters::Snapshot;
-pub use proxy::{Addresses, Proxy, StartError};
+pub use follow::Follow;
+pub use listeners::StartError;
+pub use proxy::{Addresses, Proxy};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -42,11 +42,16 @@ pub(crate) struct Drain {
 }
 
 impl Drain {
-    /// Stops, and waits until all connections have ended.
-    pub(crate) async fn stopped(&self) {
+    /// Stops.
+    pub(crate) fn stop(&self) {
         self.begins.cancel();
         self.stops.cancel();
         self.tasks.close();
+    }
+
+    /// Stops, and waits until all connections have ended.
+    pub(crate) async fn stopped(&self) {
+        self.stop();
         self.tasks.wait().await;
     }
 }

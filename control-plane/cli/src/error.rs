@@ -59,6 +59,9 @@ pub(crate) enum CliError {
     /// Written, but not delivered in time to the affected clients.
     #[error("{0}")]
     Undelivered(String),
+    /// The command of `proxy try` has failed: only its exit status.
+    #[error("")]
+    OfCommand(u8),
     /// Any error of `diff`, which has one exit status for all of them.
     #[error("{0}")]
     OfDiff(Box<Self>),
@@ -80,6 +83,7 @@ impl CliError {
         match self {
             Self::Differs | Self::Undelivered(_) => 1,
             Self::OfDiff(_) => 2,
+            Self::OfCommand(code) => *code,
             Self::Usage(_) => 64,
             Self::Data(_) => 65,
             Self::Missing(_) => 66,

@@ -81,3 +81,49 @@ fn ports_that_are_not_on_loopback_need_permission() {
     }
     assert!(read("inbound: { listen: '0.0.0.0:1', to: '127.0.0.1:2' }").is_ok(), "callers are elsewhere");
 }
+
+#[test]
+fn hosts_of_connect_have_names_of_callees() {
+    let text = "connect:
+  listen: 127.0.0.1:7800
+  namespace: shop
+  callees:
+    - { host: 'inventory.shop.svc.cluster.local:50051', tls: {} }
+    - { host: 'payments.example:443' }
+    - { host: 'server.test:1', callee: greeter, to: '127.0.0.1:2', external: false }
+";
+    let connect = read(text).unwrap().connect.unwrap();
+    let hosts: Vec<_> = connect
+        .callees
+        .iter()
+        .map(|host| (&*host.callee.name, &*host.callee.to, host.callee.external))
+        .collect();
+    let expected = [
+        ("inventory", "inventory.shop.svc.cluster.local:50051", false),
+        ("payments", "payments.example:443", true),
+        ("greeter", "127.0.0.1:2", false),
+    ];
+    assert_eq!(hosts, expected);
+}
+
+#[test]
+fn faults_of_connect_are_reported_together() {
+    let text = "connect:
+  listen: 0.0.0.0:7800
+  suffix: .local
+  callees:
+    - { host: 'payments' }
+    - { host: 'a:1' }
+    - { host: 'A:1', to: 'b' }
+";
+    let faults = read(text).unwrap_err();
+    for part in [
+        "connect.listen: 0.0.0.0:7800 is not on loopback",
+        "connect.suffix: must be a name",
+        "connect.callees[0].host: \"payments\" must be HOST:PORT",
+        "connect.callees[2].host: \"A:1\" is there twice",
+        "connect.callees[2].to: \"b\" must be HOST:PORT",
+    ] {
+        assert!(faults.contains(part), "{part} is not in\n{faults}");
+    }
+}

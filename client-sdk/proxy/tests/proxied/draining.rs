@@ -9,7 +9,7 @@ use crate::peers::{Client, Server, grpc, message, read, status, within};
 use crate::{Running, inbound, outbound, proxy};
 
 /// Sends a request to the admin port, and returns status and body.
-async fn ask(admin: SocketAddr, request: &str) -> (u16, String) {
+pub(crate) async fn ask(admin: SocketAddr, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(admin).await.unwrap();
     stream.write_all(format!("{request} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.unwrap();
     let mut answer = String::new();

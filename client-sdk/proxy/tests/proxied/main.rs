@@ -4,7 +4,9 @@
 #[path = "../../../tests/control_plane/certificates.rs"]
 #[allow(dead_code, reason = "shared with the tests of the SDK")]
 mod certificates;
+mod connecting;
 mod draining;
+mod following;
 mod peers;
 mod pieces;
 mod resets;
@@ -134,7 +136,10 @@ async fn proxy_without_rule(text: &str) -> Running {
 
 async fn run(damper: Damper, text: &str) -> Running {
     let text = format!("admin: 127.0.0.1:0\n{text}");
-    let config = Config::read(&text, ReadConfig::default()).unwrap();
+    start_proxy(damper, Config::read(&text, ReadConfig::default()).unwrap()).await
+}
+
+async fn start_proxy(damper: Damper, config: Config) -> Running {
     let proxy = Proxy::bind(config, damper).await.unwrap();
     let (addresses, (stop, stopped)) = (proxy.addresses().clone(), oneshot::channel::<()>());
     let counters = Box::new(proxy.counters());

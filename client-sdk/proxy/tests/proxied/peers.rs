@@ -9,6 +9,7 @@ use h2::server::{Builder, SendResponse};
 use h2::{RecvStream, SendStream};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
@@ -87,7 +88,12 @@ impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        let (send, connection) = h2::client::handshake(stream).await.unwrap();
+        Self::over(stream).await
+    }
+
+    /// Speaks over a connection that is open.
+    pub(crate) async fn over(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
+        let (send, connection) = h2::client::handshake(io).await.unwrap();
         Self { send, connection: tokio::spawn(connection) }
     }
 

@@ -3,13 +3,15 @@
 //! Identity, server and token come from the variables of the SDK (`DAMPER_*`), as for a process with the SDK.
 //! One line on stderr contains the addresses once the listeners are open.
 
+mod attempt;
 mod manifest;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use damper_proxy::{Addresses, Config, Proxy, ReadConfig, StartError};
+use damper_proxy::{Addresses, Config, Follow, Proxy, ReadConfig, StartError};
 use damper_sdk::Damper;
 
 use super::admin_port::{ask, log_to_stderr, record_metrics};
@@ -18,6 +20,9 @@ use super::serve::Signals;
 use super::serve::take_descriptors;
 use crate::error::{CliError, print_message};
 use crate::remote::session::Session;
+
+/// Interval in which the configuration is read again.
+const READ_EVERY: Duration = Duration::from_secs(2);
 
 /// Arguments of `damper proxy`.
 #[derive(Args, Debug)]
@@ -37,6 +42,8 @@ enum ProxyCommand {
     Drain(AdminArgs),
     /// Ask a running proxy if it is ready, for a probe
     Ready(AdminArgs),
+    /// Run a command whose gRPC calls go through a proxy, without a configuration
+    Try(attempt::TryArgs),
     /// Print the configuration and the patches that put a proxy next to a Kubernetes workload
     Manifest(manifest::ManifestArgs),
 }
@@ -76,6 +83,7 @@ pub(crate) async fn run(session: &Session, args: ProxyArgs) -> Result<(), CliErr
             print_message("ready");
             Ok(())
         }
+        (Some(ProxyCommand::Try(args)), _) => attempt::run(session, args).await,
         (Some(ProxyCommand::Manifest(args)), _) => manifest::run(&args),
         (None, Some(args)) => serve(session, &args).await,
         (None, None) => Err(CliError::Usage("--file is required".to_owned())),
@@ -83,24 +91,37 @@ pub(crate) async fn run(session: &Session, args: ProxyArgs) -> Result<(), CliErr
 }
 
 async fn serve(session: &Session, args: &RunArgs) -> Result<(), CliError> {
-    let config = read(args)?;
-    log_to_stderr();
+    let (text, config) = read(args)?;
+    log_to_stderr("info");
     #[cfg(unix)]
     take_descriptors();
     let mut signals = Signals::listen()?;
     let metrics = record_metrics()?;
-    let mut options = session.server.service_options();
-    if let Some(service) = &config.service {
+    let damper = connect(session, config.service.as_deref())?;
+    let proxy = bind(config, damper).await?;
+    print_message(listening(proxy.addresses()));
+    let follow = Follow::new(&args.file, text, args.how(), READ_EVERY);
+    proxy.metrics(metrics).follow(follow).run(async move { signals.next().await }).await;
+    Ok(())
+}
+
+/// Connects to the control plane as the proxy of a service; `None`: that of the variables.
+fn connect(session: &Session, service: Option<&str>) -> Result<Damper, CliError> {
+    let mut options = session.server.service_options().as_proxy();
+    if let Some(service) = service {
         options = options.service(service);
     }
-    let damper = Damper::connect(options).map_err(|faults| CliError::Config(vec![faults.to_string()]))?;
-    let proxy = Proxy::bind(config, damper).await.map_err(|error| match error {
-        StartError::Listen { .. } => CliError::Unavailable(error.to_string()),
-        _ => CliError::Config(vec![error.to_string()]),
-    })?;
-    print_message(listening(proxy.addresses()));
-    proxy.metrics(metrics).run(async move { signals.next().await }).await;
-    Ok(())
+    Damper::connect(options).map_err(|faults| CliError::Config(vec![faults.to_string()]))
+}
+
+async fn bind(config: Config, damper: Damper) -> Result<Proxy, CliError> {
+    Proxy::bind(config, damper).await.map_err(|faults| {
+        let lines: Vec<_> = faults.iter().map(ToString::to_string).collect();
+        if faults.iter().all(|fault| matches!(fault, StartError::Listen { .. })) {
+            return CliError::Unavailable(lines.join("\n"));
+        }
+        CliError::Config(lines)
+    })
 }
 
 fn listening(addresses: &Addresses) -> String {
@@ -111,13 +132,22 @@ fn listening(addresses: &Addresses) -> String {
     for outbound in &addresses.outbound {
         line.push_str(&format!(", outbound on {outbound}"));
     }
+    if let Some(connect) = addresses.connect {
+        line.push_str(&format!(", connect on {connect}"));
+    }
     line
 }
 
-fn read(args: &RunArgs) -> Result<Config, CliError> {
+impl RunArgs {
+    fn how(&self) -> ReadConfig {
+        ReadConfig { allow_remote: self.insecure_allow_remote }
+    }
+}
+
+fn read(args: &RunArgs) -> Result<(String, Config), CliError> {
     let text = std::fs::read_to_string(&args.file).map_err(CliError::io(args.file.display()))?;
-    let how = ReadConfig { allow_remote: args.insecure_allow_remote };
-    Config::read(&text, how).map_err(|error| invalid(&args.file, &error))
+    let config = Config::read(&text, args.how()).map_err(|error| invalid(&args.file, &error))?;
+    Ok((text, config))
 }
 
 fn invalid(file: &Path, error: &impl std::fmt::Display) -> CliError {

@@ -92,6 +92,36 @@ async fn metrics_of_the_proxy_include_those_of_the_sdk() {
     }
 }
 
+#[test]
+#[cfg(unix)]
+fn tried_command_has_the_variables_and_gives_its_status() {
+    let print = "echo $HTTPS_PROXY; echo $grpc_proxy; echo $JAVA_TOOL_OPTIONS; exit 3";
+    let mut command = damper();
+    command.args(["proxy", "try", "--service", "shop", "--callee", "stock:50051=127.0.0.1:1", "--"]);
+    command
+        .args(["sh", "-c", print])
+        .env("DAMPER_SERVER", "http://127.0.0.1:1")
+        .env("JAVA_TOOL_OPTIONS", "-Xa");
+    let ended = run(&mut command);
+    assert_eq!(ended.code, 3, "{ended:?}");
+    let (_, connect) = ended.err.lines().next().unwrap().split_once("connect on ").unwrap();
+    let (host, port) = connect.split_once(':').unwrap();
+    let expected = [
+        format!("http://{connect}"),
+        format!("http://{connect}"),
+        format!("-Xa -Dhttps.proxyHost={host} -Dhttps.proxyPort={port}"),
+    ];
+    assert_eq!(ended.out.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn wrong_callee_of_try_is_a_usage_error() {
+    for callee in ["stock", "stock=127.0.0.1:1", "stock:50051=there"] {
+        let ended = run(damper().args(["proxy", "try", "--service", "a", "--callee", callee, "--", "true"]));
+        assert_eq!(ended.code, 64, "{callee}: {ended:?}");
+    }
+}
+
 const WORKLOAD: &str = "
 apiVersion: apps/v1
 kind: Deployment

@@ -112,7 +112,7 @@ pub(crate) async fn run(session: &Session, args: WorkerArgs) -> Result<(), CliEr
 }
 
 async fn work(session: &Session, args: RunArgs) -> Result<(), CliError> {
-    log_to_stderr();
+    log_to_stderr("info");
     #[cfg(unix)]
     take_descriptors();
     let mut signals = Signals::listen()?;

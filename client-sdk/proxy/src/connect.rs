@@ -1,0 +1,202 @@
+//! HTTP CONNECT: calls of a service that knows the proxy by a variable alone (gRFC A1).
+//!
+//! Only what is listed is governed, and names within the cluster. Other connections pass as bytes, and so
+//! does what is not HTTP/2 in plaintext: Go's and Java's variables take all HTTPS of a process along.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io::{self, Cursor};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use damper_sdk::{Damper, Faults};
+use http::uri::Authority;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Empty;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, copy_bidirectional, join, split};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{self, Callee};
+use crate::context::Contexts;
+use crate::counters::{Counters, Tunnel};
+use crate::listen;
+use crate::outbound::Outbound;
+
+/// What a client of HTTP/2 sends first.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Time for the CONNECT, and then for the first bytes.
+const WITHIN: Duration = Duration::from_secs(5);
+/// Limit of names within the cluster that are not listed.
+const MAX_UNLISTED: usize = 1_000;
+
+/// What all connections of the listener share.
+pub(crate) struct Connect {
+    config: config::Connect,
+    damper: Damper,
+    contexts: Arc<Contexts>,
+    counters: Arc<Counters>,
+    /// By host and port.
+    listed: HashMap<String, Outbound>,
+    /// Names within the cluster, as calls name them.
+    found: Mutex<HashMap<String, Outbound>>,
+}
+
+/// A CONNECT that was granted.
+enum Granted {
+    /// To a callee, with its address for what is not HTTP/2.
+    Callee(Box<Outbound>, String),
+    /// To any other host, which is connected.
+    Other(TcpStream),
+}
+
+type Taken = Arc<Mutex<Option<(OnUpgrade, Granted)>>>;
+
+impl Connect {
+    /// Returns the listener's callees.
+    ///
+    /// # Errors
+    /// The problems of their names and endpoints.
+    pub(crate) fn new(
+        config: config::Connect,
+        damper: &Damper,
+        contexts: &Arc<Contexts>,
+        counters: &Arc<Counters>,
+    ) -> Result<Self, Faults> {
+        let mut listed = HashMap::new();
+        for host in &config.callees {
+            let outbound = Outbound::new(&host.callee, damper, contexts, counters)?;
+            listed.insert(host.host.to_ascii_lowercase(), outbound);
+        }
+        let (contexts, counters) = (Arc::clone(contexts), Arc::clone(counters));
+        Ok(Self { config, damper: damper.clone(), contexts, counters, listed, found: Mutex::default() })
+    }
+
+    /// Serves one connection.
+    pub(crate) async fn serve(self: Arc<Self>, stream: TcpStream, stops: CancellationToken) {
+        let taken = Taken::default();
+        let service = service_fn(|request: Request<Incoming>| {
+            let (connect, taken) = (Arc::clone(&self), Arc::clone(&taken));
+            async move { Ok::<_, Infallible>(connect.answer(request, &taken).await) }
+        });
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(WITHIN);
+        let served = builder.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+        if let Err(error) = served {
+            tracing::debug!(target: "damper", %error, "connection for CONNECT ended");
+        }
+        let granted = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((upgrade, granted)) = granted else { return };
+        let passed = match upgrade.await {
+            Ok(upgraded) => self.pass(TokioIo::new(upgraded), granted, stops).await,
+            Err(error) => Err(io::Error::other(error)),
+        };
+        if let Err(error) = passed {
+            tracing::debug!(target: "damper", %error, "tunnel ended");
+        }
+    }
+
+    async fn answer(&self, mut request: Request<Incoming>, taken: &Taken) -> Response<Empty<Bytes>> {
+        let authority = request.uri().authority().cloned();
+        let granted =
+            match authority.filter(|known| request.method() == Method::CONNECT && known.port().is_some()) {
+                Some(authority) => self.grant(&authority).await,
+                None => Err(StatusCode::METHOD_NOT_ALLOWED),
+            };
+        let mut response = Response::new(Empty::new());
+        match granted {
+            Ok(granted) => {
+                let upgrade = hyper::upgrade::on(&mut request);
+                *taken.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, granted));
+            }
+            Err(code) => {
+                self.counters.tunnel(Tunnel::Refused);
+                *response.status_mut() = code;
+            }
+        }
+        response
+    }
+
+    async fn grant(&self, authority: &Authority) -> Result<Granted, StatusCode> {
+        let host = authority.as_str().to_ascii_lowercase();
+        if let Some(outbound) = self.callee(authority, &host)? {
+            let to = self.config.callees.iter().find(|known| known.host.eq_ignore_ascii_case(&host));
+            let to = to.map_or(host, |known| known.callee.to.clone());
+            return Ok(Granted::Callee(Box::new(outbound), to));
+        }
+        // Others on the network must not reach whatever this machine does.
+        if !self.config.listen.ip().is_loopback() {
+            return Err(StatusCode::FORBIDDEN);
+        }
+        let connected = tokio::time::timeout(WITHIN, TcpStream::connect(&host)).await;
+        match connected {
+            Ok(Ok(stream)) => Ok(Granted::Other(stream)),
+            Ok(Err(_)) => Err(StatusCode::BAD_GATEWAY),
+            Err(_) => Err(StatusCode::GATEWAY_TIMEOUT),
+        }
+    }
+
+    /// Returns the calls to a host that is governed.
+    fn callee(&self, authority: &Authority, host: &str) -> Result<Option<Outbound>, StatusCode> {
+        if let Some(outbound) = self.listed.get(host) {
+            return Ok(Some(outbound.clone()));
+        }
+        let Some(name) = self.config.name_in_cluster(authority.host()) else { return Ok(None) };
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(outbound) = found.get(host) {
+            return Ok(Some(outbound.clone()));
+        }
+        if found.len() >= MAX_UNLISTED {
+            return Err(StatusCode::SERVICE_UNAVAILABLE);
+        }
+        let callee = Callee { name, to: host.to_owned(), external: false, tls: None };
+        let outbound = Outbound::new(&callee, &self.damper, &self.contexts, &self.counters);
+        let outbound = outbound.map_err(|_| StatusCode::BAD_REQUEST)?;
+        found.insert(host.to_owned(), outbound.clone());
+        Ok(Some(outbound))
+    }
+
+    /// Passes what the service sends: calls of HTTP/2 to the callee, all else as bytes.
+    async fn pass<I>(&self, mut io: I, granted: Granted, stops: CancellationToken) -> io::Result<()>
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (outbound, to) = match granted {
+            Granted::Callee(outbound, to) => (outbound, to),
+            Granted::Other(mut stream) => {
+                self.counters.tunnel(Tunnel::Unlisted);
+                return copy_bidirectional(&mut io, &mut stream).await.map(drop);
+            }
+        };
+        let (mut read, write) = split(io);
+        let first =
+            tokio::time::timeout(WITHIN, first_bytes(&mut read)).await.map_err(io::Error::other)??;
+        let is_http2 = first.starts_with(PREFACE);
+        let mut io = join(Cursor::new(first).chain(read), write);
+        if !is_http2 {
+            self.counters.tunnel(Tunnel::NotHttp2);
+            let mut stream = TcpStream::connect(to).await?;
+            return copy_bidirectional(&mut io, &mut stream).await.map(drop);
+        }
+        self.counters.tunnel(Tunnel::Governed);
+        let service = service_fn(move |request| (*outbound).clone().call(request));
+        listen::serve(io, service, stops.cancelled_owned()).await;
+        Ok(())
+    }
+}
+
+/// Reads until it is known whether HTTP/2 follows.
+async fn first_bytes(read: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    let mut first = Vec::with_capacity(PREFACE.len());
+    while first.len() < PREFACE.len() && PREFACE.starts_with(&first) {
+        if read.read_buf(&mut first).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(first)
+}

@@ -1,0 +1,45 @@
+//! The file of a configuration, read again until it changes.
+//!
+//! Contents are compared, not times: a file in a mounted ConfigMap is exchanged by links.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::config::{Config, ReadConfig};
+
+/// The file of a configuration, and what is known of it.
+#[derive(Clone, Debug)]
+pub struct Follow {
+    file: PathBuf,
+    how: ReadConfig,
+    every: Duration,
+    /// What was read last: a text, or why there was none.
+    last: Result<String, String>,
+}
+
+impl Follow {
+    /// Follows a file whose text the proxy has started with.
+    #[must_use]
+    pub fn new(file: impl Into<PathBuf>, text: String, how: ReadConfig, every: Duration) -> Self {
+        Self { file: file.into(), how, every, last: Ok(text) }
+    }
+
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Waits for a change, and returns the configuration, or all faults.
+    pub(crate) async fn changed(&mut self) -> Result<Config, String> {
+        loop {
+            tokio::time::sleep(self.every).await;
+            let read = tokio::fs::read_to_string(&self.file).await.map_err(|error| error.to_string());
+            if read != self.last {
+                self.last = read;
+                return match &self.last {
+                    Ok(text) => Config::read(text, self.how).map_err(|error| error.to_string()),
+                    Err(error) => Err(error.clone()),
+                };
+            }
+        }
+    }
+}

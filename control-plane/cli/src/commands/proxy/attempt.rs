@@ -1,0 +1,114 @@
+//! `damper proxy try`: a command whose gRPC calls go through a proxy, for the first minutes with Damper.
+//!
+//! The command finds the proxy by the variables of gRPC's libraries for HTTP CONNECT. Only the callees that
+//! are named, and names within a cluster, are governed. The proxy ends with the command and has its exit
+//! status.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
+use damper_proxy::{Config, ReadConfig};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::{bind, connect, listening};
+use crate::commands::admin_port::log_to_stderr;
+use crate::commands::serve::Signals;
+use crate::error::{CliError, print_message};
+use crate::remote::session::Session;
+
+/// Time for rules before the command starts. Without them its calls are sent once.
+const RULES_WITHIN: Duration = Duration::from_secs(2);
+
+/// Arguments of `damper proxy try`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Sets HTTPS_PROXY (Go), grpc_proxy (Python, C++, Node) and JAVA_TOOL_OPTIONS (Java). \
+    Go and Java ignore it for calls to localhost and 127.0.0.1: dial another name."
+)]
+pub(super) struct TryArgs {
+    /// Name of the service; default: DAMPER_SERVICE
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// What the command dials, and the address of this callee; its name is the first label. Repeatable
+    #[arg(long = "callee", value_name = "HOST:PORT=HOST:PORT", value_parser = pair)]
+    callees: Vec<(String, String)>,
+    /// Where callers dial, and where the command listens
+    #[arg(long, value_name = "ADDRESS:PORT=ADDRESS:PORT", value_parser = pair)]
+    inbound: Option<(String, String)>,
+    /// The command, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (before, after) = text.split_once('=').ok_or("must be two addresses with `=` between them")?;
+    Ok((before.to_owned(), after.to_owned()))
+}
+
+/// Runs the command to its end.
+pub(super) async fn run(session: &Session, args: TryArgs) -> Result<(), CliError> {
+    let config = Config::read(&configuration(&args).to_string(), ReadConfig::default());
+    let config = config.map_err(|error| CliError::Usage(error.to_string()))?;
+    log_to_stderr("warn");
+    let mut signals = Signals::listen()?;
+    let damper = connect(session, args.service.as_deref())?;
+    let proxy = bind(config, damper.clone()).await?;
+    print_message(listening(proxy.addresses()));
+    let address = proxy.addresses().connect.expect("the configuration has it");
+    if let Err(problem) = damper.ready(RULES_WITHIN).await {
+        print_message(format_args!("calls are sent once until there are rules: {problem}"));
+    }
+    let [program, arguments @ ..] = args.command.as_slice() else {
+        return Err(CliError::Usage("a command is required".to_owned()));
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).envs(variables(address)).kill_on_drop(true);
+    let mut child = command.spawn().map_err(CliError::io(program.display()))?;
+    let mut ended = None;
+    proxy
+        .run(async {
+            tokio::select! {
+                status = child.wait() => ended = Some(status),
+                () = signals.next() => {}
+            }
+        })
+        .await;
+    match ended {
+        Some(Ok(status)) if status.success() => Ok(()),
+        Some(Ok(status)) => {
+            Err(CliError::OfCommand(status.code().and_then(|code| code.try_into().ok()).unwrap_or(1)))
+        }
+        Some(Err(error)) => Err(CliError::io(program.display())(error)),
+        None => Ok(()),
+    }
+}
+
+fn configuration(args: &TryArgs) -> Value {
+    let callee = |(host, to): &(String, String)| json!({ "host": host, "to": to, "external": false });
+    let callees: Vec<_> = args.callees.iter().map(callee).collect();
+    let mut config = json!({
+        "connect": { "listen": "127.0.0.1:0", "callees": callees },
+        "admin": "127.0.0.1:0",
+        "drain": "1s",
+    });
+    if let Some((listen, to)) = &args.inbound {
+        config["inbound"] = json!({ "listen": listen, "to": to });
+    }
+    config
+}
+
+/// Returns the variables by which libraries of gRPC use a proxy for HTTP CONNECT.
+fn variables(connect: SocketAddr) -> [(&'static str, String); 4] {
+    let url = format!("http://{connect}");
+    let mut java = std::env::var("JAVA_TOOL_OPTIONS").unwrap_or_default();
+    java.push_str(&format!(" -Dhttps.proxyHost={} -Dhttps.proxyPort={}", connect.ip(), connect.port()));
+    [
+        ("HTTPS_PROXY", url.clone()),
+        ("https_proxy", url.clone()),
+        ("grpc_proxy", url),
+        ("JAVA_TOOL_OPTIONS", java),
+    ]
+}
