@@ -123,6 +123,22 @@ pub(crate) fn go() -> Result<PathBuf> {
     )
 }
 
+/// Redis, which keeps the jobs of a peer that the benchmarks compare with.
+pub(crate) fn redis() -> Result<PathBuf> {
+    if let Some(found) = found("DAMPER_BENCH_REDIS", &["redis-server"], &[]) {
+        return Ok(found);
+    }
+    if debian_install(&["redis-server"])
+        && let Some(found) = on_path("redis-server")
+    {
+        return Ok(found);
+    }
+    bail!(
+        "the row `queue` needs Redis 6 or later: install the Debian package redis-server, or set DAMPER_BENCH_REDIS to the \
+         program `redis-server`"
+    )
+}
+
 /// Maven with a Java compiler, for the services in Java of the tests.
 pub(crate) fn maven() -> Result<PathBuf> {
     let has_compiler = |_: &PathBuf| on_path("javac").is_some();

@@ -1,5 +1,6 @@
 //! Every row is measured at its smallest size, so that the benchmarks do not rot. Their times say nothing here; what is
-//! counted is the same as ever. Left out is the row that builds a service of its own.
+//! counted is the same as ever. Left out are the row that builds a service of its own, and the one whose
+//! services are in Go. The row of queues has no peers here.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,11 +11,11 @@ use damper_tests::binary;
 use damper_tests::spread::Spread;
 use serde_json::Value;
 
-/// Needs builds of its own.
-const LEFT_OUT: &str = "weight";
+/// They need builds of their own.
+const LEFT_OUT: [&str; 2] = ["weight", "proxy"];
 
 fn ids() -> impl Iterator<Item = &'static str> {
-    IDS.into_iter().filter(|id| *id != LEFT_OUT)
+    IDS.into_iter().filter(|id| !LEFT_OUT.contains(id))
 }
 
 fn measured(rows: &str, out: &Path) -> Vec<Row> {
@@ -47,6 +48,8 @@ fn expected(id: &str) -> (usize, f64) {
         "fleet" => (3, 1.0),
         "outage" => (9, 1.0),
         "recovery" => (3, 0.0),
+        // A server that was started again may hold less than before.
+        "queue" => (35, f64::MIN),
         other => panic!("what has the row {other:?}?"),
     }
 }
@@ -99,10 +102,7 @@ fn every_row_has_plausible_figures_and_the_layer_allocates_nothing_where_it_may_
     for row in &rows {
         assert!(text.contains(&format!("| `{}` |", row.command)) || row.figures.is_empty(), "{}", row.id);
     }
-    assert!(
-        text.contains("| queue |") && text.contains("| chain |"),
-        "rows without figures are told: {text}"
-    );
+    assert!(text.contains("| chain |"), "the rows of the lab: {text}");
     for picture in ["layer.svg", "lookup.svg", "streams.svg"] {
         assert!(text.contains(&format!("({picture})")), "{picture} is shown");
         let drawn = std::fs::read_to_string(out.path().join(picture)).expect("pictures are drawn");

@@ -56,7 +56,7 @@ async fn main() -> Result<()> {
 /// One row.
 async fn measure(plan: &Plan, clients: usize, rules: usize) -> Result<String> {
     let store = plan.store.as_ref().map(|store| format!("{store}/{clients}-{rules}"));
-    let server = Server::start(Settings { store, plaintext: plan.plaintext }).await?;
+    let server = Server::start(Settings { store, plaintext: plan.plaintext, ..Settings::default() }).await?;
     write_rules(server.door(), rules).await?;
     let begun = Instant::now();
     let fleet = Fleet::connect(server.door(), clients, ROUTES).await?;

@@ -19,7 +19,7 @@ use crate::patience::{PATIENCE, within};
 use crate::process::{Running, Usage, tethered};
 
 /// One load stands for many callers.
-const LIMITS: [(&str, &str); 8] = [
+const LIMITS: [(&str, &str); 12] = [
     ("DAMPER_LIMITS_MAX_CONNECTIONS", "100000"),
     ("DAMPER_LIMITS_MAX_CONNECTIONS_PER_IDENTITY", "100000"),
     ("DAMPER_LIMITS_MAX_NEW_CONNECTIONS_PER_ADDRESS", "100000"),
@@ -28,6 +28,10 @@ const LIMITS: [(&str, &str); 8] = [
     ("DAMPER_LIMITS_MAX_RULES", "200000"),
     ("DAMPER_LIMITS_WRITES_PER_SECOND", "1000000"),
     ("DAMPER_LIMITS_WRITES_BURST", "1000000"),
+    ("DAMPER_LIMITS_SUBMITS_PER_SECOND", "1000000"),
+    ("DAMPER_LIMITS_SUBMITS_BURST", "1000000"),
+    ("DAMPER_LIMITS_SUBMITTED_KIB_PER_SECOND", "4000000"),
+    ("DAMPER_LIMITS_SUBMITTED_KIB_BURST", "4000000"),
 ];
 
 /// Tokens for another process of this program.
@@ -45,6 +49,8 @@ pub struct Settings {
     pub store: Option<String>,
     /// Without TLS and tokens.
     pub plaintext: bool,
+    /// Where jobs are kept; none = in the folder of the rules.
+    pub queues: Option<String>,
 }
 
 /// A running server; ended, and its store removed, when dropped.
@@ -80,6 +86,7 @@ impl Server {
         let store = settings.store.unwrap_or_else(sled);
         let mut arguments: Vec<String> = ["serve", "--log-level", "warn"].map(str::to_owned).into();
         arguments.extend(["--listen".to_owned(), address, "--store".to_owned(), store]);
+        arguments.extend(settings.queues.into_iter().flat_map(|queues| ["--queues".to_owned(), queues]));
         let bootstrap = folder.path().join("bootstrap-token");
         if !settings.plaintext {
             let certificate = certificate(folder.path())?;

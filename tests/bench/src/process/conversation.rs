@@ -1,7 +1,7 @@
-//! The program `bench` in another role, in a process of its own, with which one speaks line by line.
+//! The program `bench` in another role, or a peer, in a process of its own: it obeys line by line.
 
 use std::io::Write as _;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -26,15 +26,24 @@ impl Conversation {
     /// Starts it; the first argument is the role.
     ///
     /// # Errors
-    /// It can not be started.
+    /// It cannot be started.
     pub fn start(
         arguments: &[&str],
         environment: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Result<Self> {
         let role = arguments.first().copied().unwrap_or_default();
         let mut command = tethered(sibling("bench"));
-        command.args(arguments).envs(environment).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut running = Running::spawn(role, command)?;
+        command.args(arguments).envs(environment);
+        Self::of(role, command)
+    }
+
+    /// Starts another program that speaks line by line.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn of(name: &str, mut command: Command) -> Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut running = Running::spawn(name, command)?;
         let input = running.child.stdin.take().context("its input is piped")?;
         let output = running.child.stdout.take().context("its output is piped")?;
         let lines = BufReader::new(ChildStdout::from_std(output)?).lines();

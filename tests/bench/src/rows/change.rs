@@ -89,7 +89,7 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
 
 impl Followed {
     async fn start(store: Option<String>) -> Result<Self> {
-        let server = Server::start(Settings { store, plaintext: true }).await?;
+        let server = Server::start(Settings { store, plaintext: true, ..Settings::default() }).await?;
         let rules = RulesClient::new(server.door().channel().await?);
         let damper = calls::service(server.url()).await?;
         Ok(Self { server, rules, damper })

@@ -1,4 +1,4 @@
-//! Rows of the table that another task measures, and what is not built.
+//! Rows of the table that another task measures.
 
 use std::path::Path;
 
@@ -9,15 +9,9 @@ use damper_tests::spread::Spread;
 
 use crate::figure::{Figure, Row, Target};
 
-/// What the lab wrote into this folder, and what nobody can measure yet.
+/// What the lab wrote into this folder.
 pub(super) fn rows(folder: &Path) -> Result<Vec<Row>> {
-    Ok(vec![queue(), chain(folder)?])
-}
-
-fn queue() -> Row {
-    Row::new("queue", "Durable queue: submit, lease, ack")
-        .shown_by("")
-        .note("Not built yet, so there is nothing to measure.")
+    Ok(vec![chain(folder)?])
 }
 
 /// Judged by the lab's own targets, over all scenarios that it ran.

@@ -5,6 +5,8 @@ mod decision;
 mod elsewhere;
 mod layer;
 mod lookup;
+pub mod proxy;
+mod queue;
 pub mod reconnect;
 mod reports;
 mod retry;
@@ -56,7 +58,7 @@ impl Size {
 }
 
 /// The rows that are measured here, in the order of the table.
-pub const IDS: [&str; 14] = [
+pub const IDS: [&str; 16] = [
     "layer",
     "retry",
     "decision",
@@ -71,6 +73,8 @@ pub const IDS: [&str; 14] = [
     "fleet",
     "outage",
     "recovery",
+    "queue",
+    "proxy",
 ];
 
 /// More than any row takes; whatever in it waits has a shorter time of its own.
@@ -107,6 +111,8 @@ async fn figures(id: &str, size: Size) -> Result<(usize, Row)> {
         "fleet" => simulated::fleet(size).await,
         "outage" => simulated::outage(size).await,
         "recovery" => simulated::recovery(size).await,
+        "queue" => queue::measure(size).await,
+        "proxy" => proxy::measure(size).await,
         other => bail!("there is no row {other:?}; there are {}", IDS.join(", ")),
     }
 }

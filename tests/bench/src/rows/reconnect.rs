@@ -94,7 +94,7 @@ impl Plane {
     async fn start(rules: usize) -> Result<Self> {
         let etcd = Etcd::start_by(tethered).await;
         let store = format!("etcd://{}/damper", etcd.endpoint());
-        let server = Server::start(Settings { store: Some(store), plaintext: false }).await?;
+        let server = Server::start(Settings { store: Some(store), ..Settings::default() }).await?;
         write_rules(server.door(), rules).await?;
         Ok(Self { etcd, server })
     }

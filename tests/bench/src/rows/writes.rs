@@ -84,7 +84,7 @@ enum Writer {
 impl Writers {
     async fn of_server(store: Option<String>) -> Result<Self> {
         let name = if store.is_some() { "users of etcd" } else { "users of sled" };
-        let server = Server::start(Settings { store, plaintext: true }).await?;
+        let server = Server::start(Settings { store, plaintext: true, ..Settings::default() }).await?;
         let mut all = Vec::new();
         for _ in 0..most() {
             all.push(Writer::Damper(Box::new(RulesClient::new(server.door().channel().await?))));

@@ -1,6 +1,7 @@
 //! What this program does for a row in a process of its own.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -8,6 +9,8 @@ use clap::Subcommand;
 use damper_bench::calls::{self, Bench, Subject};
 use damper_bench::fleet::{self, Holding, raw};
 use damper_bench::process;
+use damper_bench::queue::{self, Player};
+use damper_bench::rows::proxy;
 use damper_bench::rows::reconnect::{self, Services};
 use damper_bench::rows::unary;
 
@@ -49,6 +52,16 @@ pub(crate) enum Role {
     /// Run SDKs and answer what is asked line by line
     #[command(hide = true)]
     HoldServices(Services),
+    /// Submit jobs and work on them as each line of input asks
+    #[command(hide = true)]
+    PlayQueue(Player),
+    /// Forward calls and do nothing else
+    #[command(hide = true)]
+    PassThrough {
+        /// The service
+        #[arg(long)]
+        to: SocketAddr,
+    },
     /// Call it, with and without the layer
     #[command(hide = true)]
     CallUnary(unary::Calls),
@@ -63,6 +76,8 @@ impl Role {
             Self::ServeStreams { folder } => many_threads(raw::serve(folder.as_deref())),
             Self::HoldFleet(holding) => many_threads(fleet::hold(holding)),
             Self::HoldServices(services) => many_threads(reconnect::hold(services)),
+            Self::PlayQueue(player) => many_threads(queue::play(player)),
+            Self::PassThrough { to } => many_threads(proxy::pass_through(to)),
             Self::ServeUnary => many_threads(unary::serve()),
             Self::CallUnary(calls) => many_threads(unary::call(calls)),
         }
