@@ -50,7 +50,9 @@ fn attempts(object: Option<&v1::Object>) -> Option<u32> {
     match object?.kind.as_ref().unwrap() {
         object::Kind::Rule(rule) => rule.policy.as_ref().unwrap().retry.as_ref().unwrap().max_attempts,
         object::Kind::Guard(guard) => guard.ceiling.as_ref().unwrap().max_attempts,
-        object::Kind::Kill(_) | object::Kind::Token(_) | object::Kind::Queue(_) => panic!("{object:?}"),
+        object::Kind::Kill(_) | object::Kind::Token(_) | object::Kind::Queue(_) | object::Kind::Jobs(_) => {
+            panic!("{object:?}")
+        }
     }
 }
 

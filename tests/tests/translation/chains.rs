@@ -30,7 +30,9 @@ async fn sends_of_envoys(chain_flag: bool, host: u8) -> [u64; 3] {
         let start = move || Process::service(Language::Go, own, callee, Habit::Propagates);
         processes.push(spawn_blocking(start).await.expect("it starts"));
     }
-    let failed = call(envoy.channel("one", "one").await, Request::new("one".to_owned())).await.unwrap_err();
+    let failed = call(envoy.channel("one", "one").await, Request::new("one".to_owned()))
+        .await
+        .expect_err("the last refuses everything");
     assert_eq!(failed.code(), Code::Unavailable);
     let sends = [
         envoy.counter("one", "upstream_rq_total").await,

@@ -11,8 +11,9 @@ pub(super) struct Running {
     drains: AtomicBool,
 }
 
+type Value = fn(&WorkerStats) -> u64;
 /// A family of figures: name, kind, help, value.
-type Family = (&'static str, &'static str, &'static str, fn(&WorkerStats) -> u64);
+type Family = (&'static str, &'static str, &'static str, Value);
 
 const FAMILIES: [Family; 8] = [
     ("connected", "gauge", "1 if the control plane has accepted the worker.", |stats| {
@@ -34,7 +35,7 @@ const FAMILIES: [Family; 8] = [
 ];
 
 /// How deliveries ended.
-const ENDS: [(&str, fn(&WorkerStats) -> u64); 4] = [
+const ENDS: [(&str, Value); 4] = [
     ("done", |stats| stats.done),
     ("failed", |stats| stats.failed),
     ("released", |stats| stats.released),

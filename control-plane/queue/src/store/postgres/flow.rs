@@ -88,7 +88,7 @@ impl Flows {
         let sql = "select q.queue, store_time(), b.next_delivery, b.line_servers, b.line_until from \
                    unnest($1::text[]) q (queue) left join queue_flow b on b.queue = q.queue";
         let queues: Vec<&str> = wanted.keys().map(String::as_str).collect();
-        let rows = async { Ok::<_, Stop>(loader.connection.query(sql, &[&queues]).await?) };
+        let rows = async { loader.connection.query(sql, &[&queues]).await };
         let leased = async { if counts { count_leases(loader, &queues).await } else { Ok(Leased::new()) } };
         // One connection sends both without waiting in between.
         let (rows, leased) = try_join(rows, leased).await?;
