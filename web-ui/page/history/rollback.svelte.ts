@@ -83,7 +83,7 @@ export class Rollback {
     const [now, then] = await Promise.all([this.#at(key, undefined), this.#at(key, this.wish.to)]);
     this.now = now;
     this.then = then;
-    this.#expected = now?.revision ?? 0n;
+    this.#expected = now !== undefined && "revision" in now ? now.revision : 0n;
   }
 
   async #at(key: ObjectKey, revision: bigint | undefined): Promise<Settable | undefined> {

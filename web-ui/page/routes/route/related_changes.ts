@@ -15,7 +15,7 @@ export interface Touch {
   readonly href: string;
 }
 
-const SIGN = { rule: "◆", guard: "▣", queue: "▤", kill: "■", token: "○" } as const;
+const SIGN = { rule: "◆", guard: "▣", queue: "▤", kill: "■", token: "○", jobs: "◇" } as const;
 
 export function touching(changes: readonly Change[], key: RouteStats["key"]): Touch[] {
   return touchingBy(changes, (object) => {
