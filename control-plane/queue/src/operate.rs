@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use damper_core::job::{JobEnd, Queue, Wall};
 use damper_core::{Pattern, Ratio};
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 
 use crate::clock::Now;
 use crate::forget::CHUNK;
@@ -58,8 +58,15 @@ pub struct Changed {
     pub jobs: u64,
     /// Selected jobs in a state that the change does not apply to.
     pub skipped: u64,
-    /// The time was up: there are more.
+    /// The time was up, or the store failed: there may be more.
     pub more: bool,
+}
+
+impl Changed {
+    /// An error does not hide what was done before it: the repeated request meets it again.
+    fn cut_short_by(self, error: Error) -> Result<Self, Error> {
+        if self.jobs == 0 { Err(error) } else { Ok(Self { more: true, ..self }) }
+    }
 }
 
 /// Result of a cancellation by a service.
@@ -242,15 +249,21 @@ impl Inner {
         }
         let mut after = None;
         loop {
-            let page = self.list(&selection, after, CHUNK).await?;
+            let page = match self.list(&selection, after, CHUNK).await {
+                Ok(page) => page,
+                Err(error) => return result.cut_short_by(error),
+            };
             let (fit, unfit): (Vec<Record>, Vec<Record>) =
                 page.jobs.into_iter().partition(|record| applies.contains(&record.state.kind()));
             result.skipped += unfit.len() as u64;
-            let changed = match only_count {
-                true => fit.len() as u64,
-                false => self.change_page(&fit, change, result.jobs, began).await?,
+            let (changed, failure) = match only_count {
+                true => (fit.len() as u64, None),
+                false => self.change_page(&fit, change, result.jobs, began).await,
             };
             result.jobs += changed;
+            if let Some(error) = failure {
+                return result.cut_short_by(error);
+            }
             result.skipped += fit.len() as u64 - changed;
             after = page.next;
             if after.is_none() {
@@ -262,13 +275,14 @@ impl Inner {
         }
     }
 
+    /// Returns how many jobs were changed, and the first error.
     async fn change_page(
         &self,
         jobs: &[Record],
         change: JobChange,
         done: u64,
         began: Now,
-    ) -> Result<u64, Error> {
+    ) -> (u64, Option<Error>) {
         let changes: Vec<Change> = {
             let state = self.state();
             let numbered = jobs.iter().zip(done..);
@@ -278,11 +292,18 @@ impl Inner {
             };
             numbered.map(change).collect()
         };
-        let changed = try_join_all(changes.into_iter().map(|change| self.writer.change(change))).await?;
+        let changed = join_all(changes.into_iter().map(|change| self.writer.change(change))).await;
         let mut state = self.state();
-        let mut all = 0;
-        for record in jobs.iter().zip(changed).filter(|(_, changed)| *changed).map(|(record, _)| record) {
-            all += 1;
+        let (mut all, mut failure) = (0, None);
+        for (record, changed) in jobs.iter().zip(changed) {
+            match changed {
+                Ok(true) => all += 1,
+                Ok(false) => continue,
+                Err(error) => {
+                    failure.get_or_insert(error);
+                    continue;
+                }
+            }
             let totals = &mut state.queue(&record.lane.queue).totals;
             match change {
                 JobChange::Run => {}
@@ -291,6 +312,6 @@ impl Inner {
                 JobChange::Purge | JobChange::Remove => totals.deleted += 1,
             }
         }
-        Ok(all)
+        (all, failure)
     }
 }

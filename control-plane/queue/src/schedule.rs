@@ -114,15 +114,23 @@ impl Inner {
     /// their workers may name them.
     async fn reclaim(&self, unsure: &Unsure) -> Result<(), store::Error> {
         let leases = self.store.leases_of(self.server()).await?;
+        let kept =
+            |state: &State, record: &Record| state.leases.get((record.id, record.job.deliveries)).is_some();
+        let unknown: Vec<Record> = {
+            let state = self.state();
+            leases.into_iter().filter(|record| !kept(&state, record)).collect()
+        };
+        // One that ended while they were read has gone from memory after its commit, so it is not read again.
+        let mut left = Vec::new();
+        for record in unknown {
+            left.extend(self.store.get(record.id).await?.filter(|now| now.state == record.state));
+        }
         let now = self.now();
         let given_back: Vec<Ended> = {
             let mut state = self.state();
-            let kept = |state: &State, record: &Record| {
-                state.leases.get((record.id, record.job.deliveries)).is_some()
-            };
-            let unknown: Vec<Record> = leases.into_iter().filter(|record| !kept(&state, record)).collect();
-            let unknown = unknown.into_iter().filter_map(|record| state.lease_of(record, now));
-            let unknown: Vec<Lease> = unknown.collect();
+            left.retain(|record| !kept(&state, record));
+            let unknown: Vec<Lease> =
+                left.into_iter().filter_map(|record| state.lease_of(record, now)).collect();
             let mut given_back = Vec::new();
             for lease in unknown {
                 let (key, was_sent) = (lease.key(), !unsure.made(&lease));

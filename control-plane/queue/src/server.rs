@@ -72,10 +72,14 @@ impl JobServer {
     /// The store does not respond in time, or too much waits for it. The outcome can be unknown: a submission
     /// with the same keys repeats it safely.
     pub async fn submit(&self, by: &Submitter, jobs: Vec<NewJob>) -> Result<Vec<SubmitResult>, Error> {
-        let stored = timeout(SUBMIT_WITHIN, self.inner.submit(by, jobs)).await;
-        stored.unwrap_or_else(|_| {
-            Err(Error::Unavailable(format!("no answer within {} s", SUBMIT_WITHIN.as_secs())))
-        })
+        let (inner, by) = (self.inner.clone(), by.clone());
+        // Goes on if the caller does not wait: what it has reserved must be counted or given back.
+        let storing = tokio::spawn(async move { inner.submit(&by, jobs).await });
+        match timeout(SUBMIT_WITHIN, storing).await {
+            Ok(Ok(stored)) => stored,
+            Ok(Err(_)) => Err(Error::Unavailable("the submission panicked".to_owned())),
+            Err(_) => Err(Error::Unavailable(format!("no answer within {} s", SUBMIT_WITHIN.as_secs()))),
+        }
     }
 
     /// Connects a worker: credits by queue, and leases of an earlier stream that it still works on.

@@ -85,7 +85,7 @@ impl QueueJobs for Jobs {
 
     fn purge_jobs<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<(u64, bool), ApiError>> {
         async move {
-            let Some(server) = self.server() else { return Ok((0, false)) };
+            let server = self.required()?;
             let filter = Filter { queue: queue.to_owned(), ..Filter::default() };
             let selection = Selection { filter, ..Selection::default() };
             let changed = server.change(selection, JobChange::Remove, false).await?;

@@ -77,7 +77,8 @@ pub(crate) async fn purge(
         for name in queues {
             if began.elapsed() > NEXT_WITHIN || purge_one(&writes, &mut asked, &name).await? {
                 return Err(ApiError::Unmet(format!(
-                    "queue {name} is not deleted yet: it has too many jobs to delete them in one request;                      repeat it for the rest"
+                    "queue {name} is not deleted yet: it has too many jobs to delete them in one request; \
+                     repeat it for the rest"
                 )));
             }
         }

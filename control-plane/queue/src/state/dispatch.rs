@@ -153,6 +153,10 @@ impl State {
         let Some(key) = worker.alone.filter(|_| worker.leases.is_empty() && worker.reserved == 0) else {
             return;
         };
+        // A silent one gets it once it sends something, or it goes back after its time.
+        if worker.is_silent {
+            return;
+        }
         let Some(lease) = self.leases.get_mut(key).filter(|lease| !lease.is_settling) else { return };
         let Some(body) = lease.unsent.take() else { return };
         let lane = lease.record.lane.clone();

@@ -177,6 +177,7 @@ impl State {
                     queue.is_dirty = true;
                 }
             }
+            self.send_alone(no, now);
         }
         was_silent
     }

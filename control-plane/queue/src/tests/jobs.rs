@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use damper_core::job::Submittable;
 use damper_core::{Code, Failure, Fate, Faults, Mode, Ratio};
+use futures_util::FutureExt as _;
 use tokio::time::sleep;
 
 use super::rig::{QUEUE, failed, rejected, rig, service, stored_id};
 use crate::store::{Filter, JobId, StateKind};
-use crate::{Cancellation, EarlierFailure, JobChange, NewJob, Selection, Settle, SubmitResult};
+use crate::{Cancellation, EarlierFailure, JobChange, NewJob, Selection, Settle, SubmitResult, Submitter};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -254,6 +255,18 @@ async fn removed_jobs_are_gone_in_any_state() {
     worker.credit(1).await;
     rig.submit(1).await;
     worker.start().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn submission_is_counted_if_its_caller_goes() {
+    let mut rig = rig(|_| {}).await;
+    let by = Submitter { service: "shop".to_owned(), cluster: "eu".to_owned() };
+    let job = rig.job();
+    assert!(rig.server.submit(&by, vec![job]).now_or_never().is_none(), "it is in flight");
+    sleep(SECOND * 5).await;
+    let ledger = rig.server.ledger();
+    assert_eq!((ledger.submitted, ledger.present), (1, 1));
+    assert_eq!(rig.server.ledger_gap().await, Some(0));
 }
 
 #[tokio::test(start_paused = true)]

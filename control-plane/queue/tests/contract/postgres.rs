@@ -181,7 +181,7 @@ async fn tls_connection_checks_the_certificate() {
 }
 
 #[tokio::test]
-async fn lease_under_a_former_number_gets_nothing() {
+async fn leases_under_a_former_number_are_refused() {
     let cluster = Cluster::shared().await;
     let url = cluster.database().await;
     let store = open(&url).await;
@@ -193,12 +193,17 @@ async fn lease_under_a_former_number_gets_nothing() {
     cluster.execute(&url, "delete from damper_queue.server").await;
     let now = store.beat(Vec::new()).await.unwrap().server;
     assert_ne!(before, now);
-    let leased = async |request: LeaseRequest| {
-        let batch = Batch { leases: vec![request], ..Batch::default() };
-        store.commit(batch).await.unwrap().leases.remove(0).len()
+    let lease =
+        async |request: LeaseRequest| store.commit(Batch { leases: vec![request], ..Batch::default() }).await;
+    assert!(matches!(lease(request.clone()).await, Err(Error::Unavailable(_))));
+    let record = lease(LeaseRequest { server: now, ..request }).await.unwrap().leases.remove(0).remove(0).0;
+    let State::Leased { token, .. } = record.state else { panic!("{record:?}") };
+    let claim = async |server| {
+        let claim = LeaseClaim { id: record.id, delivery: record.job.deliveries, token, server };
+        store.commit(Batch { claims: vec![claim], ..Batch::default() }).await
     };
-    assert_eq!(leased(request.clone()).await, 0);
-    assert_eq!(leased(LeaseRequest { server: now, ..request }).await, 1);
+    assert!(matches!(claim(before).await, Err(Error::Unavailable(_))));
+    assert!(claim(now).await.unwrap().claims.remove(0).is_some());
 }
 
 #[tokio::test]

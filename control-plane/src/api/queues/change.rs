@@ -51,10 +51,12 @@ pub(crate) async fn change(
         let Changed { jobs, skipped, more } = changed;
         let (reason, principal) = (&asked.options.reason, asked.principal());
         tracing::warn!(queue, ?change, jobs, reason, principal, "jobs were changed");
-        let rate = rate.filter(|_| matches!(change, JobChange::Replay { .. }));
-        let kind = kind(change).into();
-        let action = v1::JobAction { kind, filter, jobs, skipped, more, rate, at: None };
-        record_done(&writes, &asked, action).await?;
+        if jobs > 0 {
+            let rate = rate.filter(|_| matches!(change, JobChange::Replay { .. }));
+            let kind = kind(change).into();
+            let action = v1::JobAction { kind, filter, jobs, skipped, more, rate, at: None };
+            record_done(&writes, &asked, action).await?;
+        }
         Ok::<_, ApiError>(changed)
     });
     let changed =

@@ -2,8 +2,8 @@
 
 use damper_core::{Code, Faults};
 use damper_proto::{convert, v1};
-use damper_queue::Selection;
 use damper_queue::store::{Filter, JobId, StateKind};
+use damper_queue::{MAX_KEY_BYTES, Selection};
 
 use crate::api::jobs::wire::wall;
 use crate::state::error::ApiError;
@@ -11,6 +11,8 @@ use crate::write::request::read_queue_name;
 
 /// Jobs that a filter may name.
 const MAX_IDS: usize = 1_000;
+/// States that a filter may name: each once.
+const MAX_STATES: usize = 7;
 
 /// Reads a filter; all its faults at once.
 pub(crate) fn read(filter: Option<v1::JobFilter>) -> Result<Selection, ApiError> {
@@ -23,7 +25,14 @@ pub(crate) fn read(filter: Option<v1::JobFilter>) -> Result<Selection, ApiError>
     if job_ids.len() > MAX_IDS {
         faults.add("job_ids", format!("has {} ids, at most {MAX_IDS} are allowed", job_ids.len()));
     }
-    let states = states.into_iter().filter_map(|state| read_state(state, &mut faults)).collect();
+    if states.len() > MAX_STATES {
+        faults.add("states", format!("has {} states, at most {MAX_STATES} are allowed", states.len()));
+    }
+    if key.len() > MAX_KEY_BYTES {
+        faults.add("key", format!("must have at most {MAX_KEY_BYTES} bytes"));
+    }
+    let states =
+        states.into_iter().take(MAX_STATES).filter_map(|state| read_state(state, &mut faults)).collect();
     let route = route.and_then(|route| match convert::pattern(&route) {
         Ok(pattern) => Some(pattern),
         Err(inner) => {

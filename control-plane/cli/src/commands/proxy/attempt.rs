@@ -6,12 +6,13 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use clap::Args;
 use damper_proxy::{Config, ReadConfig};
 use serde_json::{Value, json};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use super::{bind, connect, listening};
 use crate::commands::admin_port::log_to_stderr;
@@ -21,6 +22,8 @@ use crate::remote::session::Session;
 
 /// Time for rules before the command starts. Without them its calls are sent once.
 const RULES_WITHIN: Duration = Duration::from_secs(2);
+/// Time for the command to end after a signal.
+const END_WITHIN: Duration = Duration::from_secs(10);
 
 /// Arguments of `damper proxy try`.
 #[derive(Args, Debug)]
@@ -66,24 +69,48 @@ pub(super) async fn run(session: &Session, args: TryArgs) -> Result<(), CliError
     };
     let mut command = Command::new(program);
     command.args(arguments).envs(variables(address)).kill_on_drop(true);
+    // They would lead calls past the proxy.
+    for name in ["NO_PROXY", "no_proxy", "no_grpc_proxy"] {
+        command.env_remove(name);
+    }
     let mut child = command.spawn().map_err(CliError::io(program.display()))?;
     let mut ended = None;
     proxy
         .run(async {
             tokio::select! {
                 status = child.wait() => ended = Some(status),
-                () = signals.next() => {}
+                () = signals.next() => {
+                    // It still makes calls while it ends.
+                    terminate(&child).await;
+                    ended = tokio::time::timeout(END_WITHIN, child.wait()).await.ok();
+                }
             }
         })
         .await;
     match ended {
         Some(Ok(status)) if status.success() => Ok(()),
-        Some(Ok(status)) => {
-            Err(CliError::OfCommand(status.code().and_then(|code| code.try_into().ok()).unwrap_or(1)))
-        }
+        Some(Ok(status)) => Err(CliError::OfCommand(exit_status(status))),
         Some(Err(error)) => Err(CliError::io(program.display())(error)),
-        None => Ok(()),
+        // It is killed.
+        None => Err(CliError::OfCommand(128 + 9)),
     }
+}
+
+/// Asks the command to end.
+async fn terminate(child: &Child) {
+    let Some(id) = child.id() else { return };
+    if let Err(error) = Command::new("kill").args(["-TERM", &id.to_string()]).status().await {
+        print_message(format_args!("the command is not asked to end: {error}"));
+    }
+}
+
+/// Returns the exit status of a command as a shell has it: 128 and the signal if one ended it.
+fn exit_status(status: ExitStatus) -> u8 {
+    #[cfg(unix)]
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status).map(|signal| 128 + signal);
+    #[cfg(not(unix))]
+    let signal = None;
+    status.code().or(signal).and_then(|code| code.try_into().ok()).unwrap_or(1)
 }
 
 fn configuration(args: &TryArgs) -> Value {

@@ -30,7 +30,7 @@ pub(super) async fn commit(loader: &Loader, batch: &Batch, server: ServerId) -> 
     let mut work = Workspace::default();
     let mut committed = Committed::default();
 
-    if !leases.is_empty() {
+    if !leases.is_empty() || !claims.is_empty() {
         check_watched(loader, server).await?;
     }
     lock(loader, &mut work, batch).await?;
@@ -75,10 +75,14 @@ async fn check_watched(loader: &Loader, server: ServerId) -> Result<(), Stop> {
     let sql = "select 1 from server where id = $1 for key share";
     let rows = loader.connection.query(sql, &[&server.0.cast_signed()]).await?;
     if rows.is_empty() {
-        let why = "another server has taken this one for dead".to_owned();
-        return Err(Stop::Store(Error::Unavailable(why)));
+        return Err(Stop::Store(taken_for_dead()));
     }
     Ok(())
+}
+
+/// Returns the error until this server has a new number.
+pub(super) fn taken_for_dead() -> Error {
+    Error::Unavailable("another server has taken this one for dead".to_owned())
 }
 
 /// Returns what the settlements that count show of their callees.

@@ -227,9 +227,9 @@ impl Shared {
         Ok(tokio::time::timeout(COMMIT_WITHIN, trying).await.unwrap_or_else(unknown)?)
     }
 
-    async fn commit(&self, mut batch: Batch) -> Result<Committed, Error> {
+    async fn commit(&self, batch: Batch) -> Result<Committed, Error> {
         let server = self.server();
-        self.void_former(&mut batch);
+        self.check_current(&batch)?;
         let batch = &batch;
         let committed =
             self.transaction(|loader| async move { commit::commit(&loader, batch, server).await }).await?;
@@ -237,11 +237,14 @@ impl Shared {
         Ok(committed)
     }
 
-    /// Leases nothing for requests under a former number: no server watches its leases.
-    fn void_former(&self, batch: &mut Batch) {
+    /// Errors if a lease is for a former number of this server: no server would watch it.
+    fn check_current(&self, batch: &Batch) -> Result<(), Error> {
         let former = self.former.lock().unwrap_or_else(PoisonError::into_inner);
-        for request in batch.leases.iter_mut().filter(|request| former.contains(&request.server)) {
-            request.count = 0;
+        let requested = batch.leases.iter().map(|request| request.server);
+        let mut servers = requested.chain(batch.claims.iter().map(|claim| claim.server));
+        match servers.any(|server| former.contains(&server)) {
+            true => Err(commit::taken_for_dead()),
+            false => Ok(()),
         }
     }
 

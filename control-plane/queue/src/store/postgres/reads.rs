@@ -51,9 +51,10 @@ impl Loader {
 
     pub(super) async fn burden(&self) -> Result<Burden, Stop> {
         let sql = "select (select coalesce(max(extract(epoch from clock_timestamp() - began) * 1000), 0)::bigint \
-                   from (select xact_start from pg_stat_activity where backend_type = 'client backend' and pid <> \
-                   pg_backend_pid() and (backend_xmin is not null or backend_xid is not null) union all select \
-                   prepared from pg_prepared_xacts) t (began)), coalesce(sum(n_live_tup), 0)::bigint, \
+                   from (select xact_start from pg_stat_activity where backend_type = 'client backend' and \
+                   datname = current_database() and pid <> pg_backend_pid() and (backend_xmin is not null or \
+                   backend_xid is not null) union all select prepared from pg_prepared_xacts where database = \
+                   current_database()) t (began)), coalesce(sum(n_live_tup), 0)::bigint, \
                    coalesce(sum(n_dead_tup), 0)::bigint from pg_stat_user_tables where schemaname = 'damper_queue'";
         let mut burden = Burden::default();
         for row in self.connection.query(sql, &[]).await? {
