@@ -17,6 +17,7 @@ use http::uri::Authority;
 use serde::Deserialize;
 
 use self::connect::ConnectFile;
+pub(crate) use self::connect::normal;
 pub use self::connect::{Connect, ConnectHost};
 
 /// All faults of a configuration, with their lines.

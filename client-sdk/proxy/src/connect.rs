@@ -9,6 +9,11 @@ use std::io::{self, Cursor};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::config::{self, Callee};
+use crate::context::Contexts;
+use crate::counters::{Counters, Tunnel};
+use crate::listen;
+use crate::outbound::Outbound;
 use damper_sdk::{Damper, Faults};
 use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode};
@@ -20,13 +25,6 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, copy_bidirectional, join, split};
 use tokio::net::TcpStream;
-use tokio_util::sync::CancellationToken;
-
-use crate::config::{self, Callee};
-use crate::context::Contexts;
-use crate::counters::{Counters, Tunnel};
-use crate::listen;
-use crate::outbound::Outbound;
 
 /// What a client of HTTP/2 sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -71,14 +69,14 @@ impl Connect {
         let mut listed = HashMap::new();
         for host in &config.callees {
             let outbound = Outbound::new(&host.callee, damper, contexts, counters)?;
-            listed.insert(host.host.to_ascii_lowercase(), outbound);
+            listed.insert(host.host.clone(), outbound);
         }
         let (contexts, counters) = (Arc::clone(contexts), Arc::clone(counters));
         Ok(Self { config, damper: damper.clone(), contexts, counters, listed, found: Mutex::default() })
     }
 
     /// Serves one connection.
-    pub(crate) async fn serve(self: Arc<Self>, stream: TcpStream, stops: CancellationToken) {
+    pub(crate) async fn serve(self: Arc<Self>, stream: TcpStream, goodbye: impl Future<Output = ()>) {
         let taken = Taken::default();
         let service = service_fn(|request: Request<Incoming>| {
             let (connect, taken) = (Arc::clone(&self), Arc::clone(&taken));
@@ -93,7 +91,7 @@ impl Connect {
         let granted = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((upgrade, granted)) = granted else { return };
         let passed = match upgrade.await {
-            Ok(upgraded) => self.pass(TokioIo::new(upgraded), granted, stops).await,
+            Ok(upgraded) => self.pass(TokioIo::new(upgraded), granted, goodbye).await,
             Err(error) => Err(io::Error::other(error)),
         };
         if let Err(error) = passed {
@@ -123,21 +121,23 @@ impl Connect {
     }
 
     async fn grant(&self, authority: &Authority) -> Result<Granted, StatusCode> {
-        let host = authority.as_str().to_ascii_lowercase();
+        if authority.as_str().contains('@') {
+            return Err(StatusCode::BAD_REQUEST);
+        }
+        let host = config::normal(authority.as_str());
+        // Others on the network must not reach whatever this machine does.
+        if !self.config.listen.ip().is_loopback() && !self.listed.contains_key(&host) {
+            return Err(StatusCode::FORBIDDEN);
+        }
         if let Some(outbound) = self.callee(authority, &host)? {
-            let to = self.config.callees.iter().find(|known| known.host.eq_ignore_ascii_case(&host));
+            let to = self.config.callees.iter().find(|known| known.host == host);
             let to = to.map_or(host, |known| known.callee.to.clone());
             return Ok(Granted::Callee(Box::new(outbound), to));
         }
-        // Others on the network must not reach whatever this machine does.
-        if !self.config.listen.ip().is_loopback() {
-            return Err(StatusCode::FORBIDDEN);
-        }
-        let connected = tokio::time::timeout(WITHIN, TcpStream::connect(&host)).await;
-        match connected {
-            Ok(Ok(stream)) => Ok(Granted::Other(stream)),
-            Ok(Err(_)) => Err(StatusCode::BAD_GATEWAY),
-            Err(_) => Err(StatusCode::GATEWAY_TIMEOUT),
+        match dial(&host).await {
+            Ok(stream) => Ok(Granted::Other(stream)),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(StatusCode::GATEWAY_TIMEOUT),
+            Err(_) => Err(StatusCode::BAD_GATEWAY),
         }
     }
 
@@ -162,7 +162,8 @@ impl Connect {
     }
 
     /// Passes what the service sends: calls of HTTP/2 to the callee, all else as bytes.
-    async fn pass<I>(&self, mut io: I, granted: Granted, stops: CancellationToken) -> io::Result<()>
+    /// At `goodbye` callers of HTTP/2 open another tunnel.
+    async fn pass<I>(&self, mut io: I, granted: Granted, goodbye: impl Future<Output = ()>) -> io::Result<()>
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -180,14 +181,21 @@ impl Connect {
         let mut io = join(Cursor::new(first).chain(read), write);
         if !is_http2 {
             self.counters.tunnel(Tunnel::NotHttp2);
-            let mut stream = TcpStream::connect(to).await?;
+            let mut stream = dial(&to).await?;
             return copy_bidirectional(&mut io, &mut stream).await.map(drop);
         }
         self.counters.tunnel(Tunnel::Governed);
         let service = service_fn(move |request| (*outbound).clone().call(request));
-        listen::serve(io, service, stops.cancelled_owned()).await;
+        listen::serve(io, service, goodbye).await;
         Ok(())
     }
+}
+
+/// Connects for bytes that pass as they are.
+async fn dial(to: &str) -> io::Result<TcpStream> {
+    let stream = tokio::time::timeout(WITHIN, TcpStream::connect(to)).await.map_err(io::Error::from)??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// Reads until it is known whether HTTP/2 follows.

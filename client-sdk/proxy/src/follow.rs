@@ -28,18 +28,21 @@ impl Follow {
         &self.file
     }
 
-    /// Waits for a change, and returns the configuration, or all faults.
+    /// Waits for a change, and returns the configuration, or all faults. A change counts when it was read
+    /// twice: a file that is being written is a configuration too.
     pub(crate) async fn changed(&mut self) -> Result<Config, String> {
+        let mut before = None;
         loop {
             tokio::time::sleep(self.every).await;
             let read = tokio::fs::read_to_string(&self.file).await.map_err(|error| error.to_string());
-            if read != self.last {
+            if read != self.last && before.as_ref() == Some(&read) {
                 self.last = read;
                 return match &self.last {
                     Ok(text) => Config::read(text, self.how).map_err(|error| error.to_string()),
                     Err(error) => Err(error.clone()),
                 };
             }
+            before = Some(read);
         }
     }
 }

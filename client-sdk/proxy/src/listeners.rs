@@ -296,8 +296,16 @@ async fn serve_calls(listener: TcpListener, serves: watch::Receiver<Outbound>, d
 async fn serve_tunnels(listener: TcpListener, serves: watch::Receiver<Arc<Connect>>, drain: Drain) {
     let stops = drain.stops.clone();
     listen::accept(listener, drain, |stream: TcpStream| {
-        let connect = Arc::clone(&serves.borrow());
-        connect.serve(stream, stops.clone())
+        let (mut serves, stops) = (serves.clone(), stops.clone());
+        let connect = Arc::clone(&serves.borrow_and_update());
+        let goodbye = async move {
+            tokio::select! {
+                () = stops.cancelled() => {}
+                // Its configuration has changed, or the listener has gone.
+                _ = serves.changed() => {}
+            }
+        };
+        connect.serve(stream, goodbye)
     })
     .await;
 }

@@ -75,7 +75,7 @@ impl Check {
         for (index, host) in file.callees.into_iter().enumerate() {
             let path = format!("connect.callees[{index}]");
             self.host_and_port(&format!("{path}.host"), &host.host);
-            if !hosts.insert(host.host.to_ascii_lowercase()) {
+            if !hosts.insert(normal(&host.host)) {
                 self.faults.add(format!("{path}.host"), format!("{:?} is there twice", host.host));
             }
             let name = host.host.rsplit_once(':').map_or("", |(name, _)| name);
@@ -89,9 +89,18 @@ impl Check {
                 tls: host.tls,
             };
             self.callee(&path, &callee);
-            connect.callees.push(ConnectHost { host: host.host, callee });
+            connect.callees.push(ConnectHost { host: normal(&host.host), callee });
         }
         listen.map(|_| connect)
+    }
+}
+
+/// Returns `HOST:PORT` as all ways of writing the host have it: in lower case, without a dot at the end.
+pub(crate) fn normal(host: &str) -> String {
+    let host = host.to_ascii_lowercase();
+    match host.rsplit_once(':') {
+        Some((name, port)) => format!("{}:{port}", name.trim_end_matches('.')),
+        None => host,
     }
 }
 
@@ -103,10 +112,15 @@ impl Connect {
         if host == "localhost" || host.is_empty() || host.starts_with('[') || host.parse::<IpAddr>().is_ok() {
             return None;
         }
+        // Resolvers read such a name as an address.
+        if host.starts_with(|first: char| first.is_ascii_digit()) && !host.contains('.') {
+            return None;
+        }
         if !host.contains('.') {
             return Some(host);
         }
-        let inner = [self.suffix.as_str(), "svc"].into_iter().find_map(|suffix| host.strip_suffix(suffix))?;
+        let suffix = self.suffix.to_ascii_lowercase();
+        let inner = [suffix.as_str(), "svc"].into_iter().find_map(|suffix| host.strip_suffix(suffix))?;
         let inner = inner.strip_suffix('.')?;
         // A pod of a headless service has its own name before that of the service.
         let mut labels = inner.rsplit('.');
@@ -138,6 +152,8 @@ mod tests {
             ("evilsvc.cluster.local", None),
             ("payments.example", None),
             ("localhost", None),
+            ("2130706433", None),
+            ("0x7f000001", None),
             ("127.0.0.1", None),
             ("[::1]", None),
         ] {

@@ -138,6 +138,12 @@ async fn remote_listener_leads_only_to_listed_hosts() {
     let mut running = crate::start_proxy(damper_sdk::Damper::off(), config).await;
     let port = running.addresses.connect.unwrap().port();
     running.addresses.connect = Some(([127, 0, 0, 1], port).into());
-    assert_eq!(ask(&running, &format!("CONNECT {}", server.address)).await.0, 403);
-    assert_eq!(ask(&running, "CONNECT inventory.test:50051").await.0, 200);
+    // A number is an address to resolvers, here 127.0.0.1.
+    let as_number = format!("2130706433:{}", server.address.port());
+    for host in [server.address.to_string().as_str(), &as_number, "stock:1", "stock.shop.svc:1"] {
+        assert_eq!(ask(&running, &format!("CONNECT {host}")).await.0, 403, "{host}");
+    }
+    for host in ["inventory.test:50051", "Inventory.test.:50051"] {
+        assert_eq!(ask(&running, &format!("CONNECT {host}")).await.0, 200, "{host}");
+    }
 }
