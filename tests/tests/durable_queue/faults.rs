@@ -173,7 +173,8 @@ async fn acknowledged_jobs_survive_failing_disks_and_loss_of_power() {
         let job = NewJob::new("later", format!("failed {round}"), "stock", "test.Hop/Call");
         jobs_within.submit(job.clone()).await.expect_err("the disk fails");
         disk.fail_writes(false);
-        let error = orders.jobs().within(PATIENCE).submit(job).await.expect_err("nothing is believed");
+        let error =
+            orders.jobs().within(Duration::from_secs(3)).submit(job).await.expect_err("nothing is believed");
         assert!(error.to_string().contains("restart the server"), "{error}");
         server.kill();
         disk.lose_power(|| random.bool());
