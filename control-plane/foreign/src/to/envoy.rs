@@ -40,12 +40,15 @@ pub(super) fn write(callee: &Callee<'_>, options: &Options, translation: &mut Tr
         }),
         ClusterBudget::None | ClusterBudget::Conflict => json!({ "max_retries": u32::MAX }),
     };
-    let mut host = json!({ "name": callee.name, "domains": [callee.name], "routes": routes });
-    // Istio's Envoys send the count anyway. By it the callee knows of retries, and that Envoy obeys
-    // `x-envoy-ratelimited`.
-    set(&mut host, "include_request_attempt_count", Some(true));
     translation.documents.push(json!({
-        "virtual_host": host,
+        "virtual_host": {
+            "name": callee.name,
+            "domains": [callee.name],
+            "routes": routes,
+            // Istio's Envoys send the count anyway. By it the callee knows of retries, and that Envoy obeys
+            // `x-envoy-ratelimited`.
+            "include_request_attempt_count": true,
+        },
         "cluster": { "name": callee.name, "circuit_breakers": { "thresholds": [threshold] } },
     }));
 }
