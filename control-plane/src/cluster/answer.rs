@@ -216,7 +216,7 @@ impl PeerSender {
     async fn send(&self, message: v1::FollowResponse) -> Result<(), Status> {
         if *self.cluster.fleet.table().epoch() != self.epoch {
             return Err(Status::unavailable(
-                "the store of this replica was replaced by another one: reconnect",
+                "the store of this replica of the control plane was replaced by another one: open the stream again",
             ));
         }
         match timeout(READ_WITHIN, self.out.send(Ok(message))).await {

@@ -66,7 +66,7 @@ codes! {
         "After the incident, end the kill switch with `damper unkill`, or let it expire.";
     KILL_NOT_APPLIED = "kill_not_applied", Danger,
         "Connected services do not apply a kill switch in force: their SDK lacks the feature kill_switch, or rejects this kill switch.",
-        "Update the SDK of these services. Until then, restart them with the environment variable DAMPER_MODE=off, or write `off` to their override file: both stop all their retries. First attempts are still sent, even if the kill switch rejects all calls.";
+        "Update the SDK of these services. Until then, restart them with the environment variable DAMPER_MODE=off, or write `off` to their override file: both stop their retries and hedges. They do not stop first attempts, so a kill switch that blocks all calls still has no effect on these.";
 
     // Clients.
     NO_CLIENT_CONNECTED = "no_client_connected", Warning,
@@ -185,7 +185,7 @@ codes! {
         "Fix the callee, end the kill switch (`damper unkill`), or resume the queue (`damper queues resume`).";
     QUEUE_LACKS_WORKER = "queue_lacks_worker", Warning,
         "Jobs of a queue are due, and no worker that may receive them is connected.",
-        "Start a worker, and check that the setting `workers` of the queue contains the name of its service.";
+        "Start a worker, and check that the name of the worker's service is in the list `workers` of the queue.";
     QUEUE_DEAD = "queue_dead", Warning,
         "Jobs of a queue were given up after their attempts failed; they are kept as dead jobs.",
         "Read the reasons with `damper jobs list QUEUE --state dead`. After the cause is fixed, deliver the jobs again with `damper jobs replay`. To delete them instead, run `damper jobs purge`.";

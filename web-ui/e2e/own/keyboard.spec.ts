@@ -83,9 +83,9 @@ test("a guard is saved; sections, choices and codes are reachable", async ({ pag
   await keyboard.type("orders");
   await tabTo(page, page.getByLabel("Max attempts"));
   await keyboard.type("2");
-  await tabTo(page, page.getByLabel("Retry limit of the callee"));
+  await tabTo(page, page.getByLabel("Limit the retries that this service accepts"));
   await keyboard.press("Space");
-  await expect(page.getByLabel("Retry limit of the callee")).toBeChecked();
+  await expect(page.getByLabel("Limit the retries that this service accepts")).toBeChecked();
   await tabTo(page, page.getByRole("button", { name: "Review and save…" }));
   await keyboard.press("Enter");
   await typeWhy(page, page.getByRole("dialog"));

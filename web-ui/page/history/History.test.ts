@@ -175,7 +175,7 @@ test("everything is rolled back only with a reason, and only from the revision t
       return { revision: request.options?.validateOnly ? 20n : 21n, updated: 1, deleted: 1, results };
     },
   });
-  await user.click(await screen.findByRole("button", { name: /all rules, guards and queues to before this change/ }));
+  await user.click(await screen.findByRole("button", { name: /all rules, guards and queue settings to before this change/ }));
   const dialog = within(screen.getByRole("dialog"));
   expect(await dialog.findByText(/1 updated, 0 restored, 1 deleted/)).toBeTruthy();
   const button = dialog.getByRole("button", { name: "Roll back" });

@@ -48,7 +48,7 @@ pub(crate) struct ServerArgs {
     /// Expected name in the server's certificate [env: DAMPER_SERVER_NAME] [default: the address's host]
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) server_name: Option<String>,
-    /// File with the access token [env: DAMPER_TOKEN_FILE, or DAMPER_TOKEN]
+    /// File that contains the access token [env: DAMPER_TOKEN_FILE; DAMPER_TOKEN can hold the token itself]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 }

@@ -80,6 +80,14 @@ impl Conversation {
         self.read(what).await
     }
 
+    /// Kills it with SIGKILL.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn kill(&mut self) -> Result<()> {
+        self.running.kill()
+    }
+
     /// What it has used so far.
     ///
     /// # Errors

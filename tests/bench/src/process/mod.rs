@@ -136,6 +136,12 @@ impl Running {
         format!("{} {state}\n{}", self.name, said.trim_end())
     }
 
+    fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
     fn said(&self) -> std::io::Result<String> {
         let length = self.errors.metadata()?.len();
         let from = length.saturating_sub(SHOWN);
@@ -148,8 +154,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         // It may be gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.kill();
     }
 }
 

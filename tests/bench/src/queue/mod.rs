@@ -7,7 +7,7 @@ mod play;
 mod raw;
 mod servers;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::process::Conversation;
@@ -55,7 +55,7 @@ pub enum What {
     First,
     /// Submit jobs that are due in half a second. Damper only.
     Soon,
-    /// Wait for deliveries of jobs that another process submitted. Damper only.
+    /// Wait until the handlers have begun this many jobs, since the process started. Damper only.
     Wait,
     /// Submit a job and begin to handle it, without end. Damper only.
     Begin,
@@ -89,6 +89,17 @@ impl Load {
         let line = process.read("the worker's connection").await?;
         ensure!(line == "\"ready\"", "the worker printed {line:?}");
         Ok(Self::Process(Box::new(process)))
+    }
+
+    /// Kills the process.
+    ///
+    /// # Errors
+    /// It has ended, or there is none.
+    pub fn kill(&mut self) -> Result<()> {
+        match self {
+            Self::Process(process) => process.kill(),
+            Self::Raw(_) => bail!("the store is in this process"),
+        }
     }
 
     /// Carries out an order.

@@ -135,7 +135,7 @@ impl Play {
                     self.settled(before + number).await;
                 }
             }
-            What::Wait => self.handled(before + order.count).await,
+            What::Wait => self.handled(order.count).await,
             What::Begin => {
                 self.send(vec![self.job(Duration::ZERO, 0)]).await?;
                 self.handled(before + 1).await;

@@ -55,8 +55,8 @@ struct RunArgs {
     /// Queue whose jobs are delivered, at most 100; repeatable
     #[arg(long = "queue", value_name = "NAME", required = true)]
     queues: Vec<String>,
-    /// Callee and its gRPC endpoints, of which each address of the host is one; repeatable. Jobs for other
-    /// callees are left to other workers
+    /// Callee and the URL of its gRPC endpoints: one endpoint for each address of the host. Repeat the option for
+    /// each callee; jobs for other callees are left to other workers
     #[arg(long = "to", value_name = "CALLEE=URL", required = true)]
     callees: Vec<String>,
     /// Name of this service in rules and queues [default: DAMPER_SERVICE, or the variables of OpenTelemetry]
@@ -68,7 +68,7 @@ struct RunArgs {
     /// Time that running deliveries get after SIGTERM, at most 1h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     drain: Duration,
-    /// File with the keys of encrypted bodies [env: DAMPER_BODY_KEYS_FILE]
+    /// File with the keys that decrypt the bodies of jobs [env: DAMPER_BODY_KEYS_FILE]
     #[arg(long, value_name = "FILE")]
     body_keys: Option<PathBuf>,
     /// With body keys: also deliver bodies that are not encrypted, while encryption is introduced

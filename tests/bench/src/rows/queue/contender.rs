@@ -113,6 +113,8 @@ impl Ours {
         let soon = Order { what: What::Soon, count: 1, submitters: 1, batch: 1, ..Order::default() };
         self.load.order(&soon).await?;
         self.server.kill();
+        // It could take the job before the new worker is there.
+        self.load.kill()?;
         sleep(Duration::from_secs(1)).await;
         let begun = Instant::now();
         self.server.restart().await?;
