@@ -55,8 +55,8 @@ struct RunArgs {
     /// Queue whose jobs are delivered, at most 100; repeatable
     #[arg(long = "queue", value_name = "NAME", required = true)]
     queues: Vec<String>,
-    /// Callee and the URL of its gRPC endpoints: one endpoint for each address of the host. Repeat the option for
-    /// each callee; jobs for other callees are left to other workers
+    /// Callee and the URL of its gRPC endpoints: one endpoint for each address of the host. Repeat the option
+    /// for each callee; jobs for other callees are left to other workers
     #[arg(long = "to", value_name = "CALLEE=URL", required = true)]
     callees: Vec<String>,
     /// Name of this service in rules and queues [default: DAMPER_SERVICE, or the variables of OpenTelemetry]
