@@ -267,7 +267,7 @@ async fn a_revision_that_is_not_there_is_refused() {
     let request = v1::ExportRequest { revision: Some(7) };
     let refused = server.history().export(request).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
-    assert!(refused.message().contains("must be at most 0, the newest revision, but is 7"), "{refused:?}");
+    assert!(refused.message().contains("revision 7 does not exist yet; the newest is 0"), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]

@@ -44,7 +44,7 @@ pub enum StartError {
         faults: Faults,
     },
     /// The field cannot change while the proxy runs.
-    #[error("{path}: cannot change while the proxy runs; restart it")]
+    #[error("{path}: cannot change while the proxy runs; restart the proxy")]
     Fixed {
         /// Path in the configuration.
         path: &'static str,

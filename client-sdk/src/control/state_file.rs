@@ -45,15 +45,15 @@ pub(super) struct StateFile {
 /// Reason why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("the file with this service's last rules cannot be read: {0}")]
+    #[error("the file with the rules saved by this service cannot be read: {0}")]
     Io(#[from] io::Error),
-    #[error("the file with this service's last rules is damaged and not used: {0}")]
+    #[error("the file with the rules saved by this service is damaged and not used: {0}")]
     Damaged(&'static str),
-    #[error("the file with this service's last rules is damaged and not used: {0}")]
+    #[error("the file with the rules saved by this service is damaged and not used: {0}")]
     Undecodable(#[from] prost::DecodeError),
     #[error(
-        "the file with this service's last rules has format {0}; this SDK version reads formats {OLDEST_VERSION} to \
-         {FORMAT_VERSION}"
+        "the file with the rules saved by this service has format {0}; this SDK version reads formats \
+         {OLDEST_VERSION} to {FORMAT_VERSION}"
     )]
     Version(u32),
     #[error(

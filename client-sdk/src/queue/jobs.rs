@@ -87,7 +87,7 @@ pub enum SubmitError {
         problem: String,
     },
     /// The job may be stored or not. Submit it again with the same key, or cancel it by its id.
-    #[error("it is unknown whether job {job_id} was stored: {problem}; submit it again with the same key")]
+    #[error("it is unknown whether job {job_id} was stored: {problem}; submit again with the same job key")]
     #[non_exhaustive]
     Unknown {
         /// Id of the job.

@@ -132,7 +132,7 @@ impl<T> Stream for ResponseStream<T> {
         let ended = ready!(Pin::new(end).poll(context));
         self.end = None;
         let ended = ended.unwrap_or_else(|_| {
-            Err(ApiError::unavailable("the server stopped before the response was complete"))
+            Err(ApiError::unavailable("the server stopped before the response was complete; try again"))
         });
         Poll::Ready(ended.err().map(|error| Err(error.into())))
     }

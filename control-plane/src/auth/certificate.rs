@@ -28,10 +28,10 @@ enum Segment {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientIdentityError {
     /// `{service}` is missing, or occurs more than once.
-    #[error("must contain {{service}} exactly once")]
+    #[error("the template must have {{service}} exactly once")]
     NoService,
     /// A segment has more than one wildcard or `{service}`.
-    #[error("a segment between two separators may contain one '*' or one {{service}}, not more")]
+    #[error("the template may have only one '*' or {{service}} between two '/' (SPIFFE id) or '.' (DNS)")]
     Ambiguous,
 }
 

@@ -177,7 +177,7 @@ impl PeerSender {
     /// Sends the waiting changes: new and changed clients, reports, clients that left.
     async fn pass_on(&self, waiting: Waiting) -> Result<(), Status> {
         if waiting.overflown {
-            return Err(Status::resource_exhausted("the peer reads too slowly; reconnect"));
+            return Err(Status::resource_exhausted("the receiving replica reads too slowly; it reconnects"));
         }
         let table = self.cluster.fleet.table();
         let mut packer = Packer::new(self);
@@ -216,13 +216,15 @@ impl PeerSender {
     async fn send(&self, message: v1::FollowResponse) -> Result<(), Status> {
         if *self.cluster.fleet.table().epoch() != self.epoch {
             return Err(Status::unavailable(
-                "the store of this replica of the control plane was replaced by another one: open the stream again",
+                "the store of the sending replica was replaced; the receiving replica reconnects",
             ));
         }
         match timeout(READ_WITHIN, self.out.send(Ok(message))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(Status::cancelled("the peer closed the stream")),
-            Err(_) => Err(Status::resource_exhausted("the stream was not read in time; reconnect")),
+            Err(_) => {
+                Err(Status::resource_exhausted("the receiving replica did not read in time; it reconnects"))
+            }
         }
     }
 }

@@ -32,8 +32,8 @@ codes! {
         "The disk of the control plane's store is full: kill switches can be set and ended, and nothing else can be changed.",
         "Free space or enlarge the volume. If the store is etcd, compact and defragment it or raise its quota, then disarm its NOSPACE alarm.";
     CLIENT_HELD = "client_held", Danger,
-        "Connected services run rules that the control plane's store does not contain: they keep these rules and receive only kill switches.",
-        "If the store was emptied or restored from a backup, correct its rules and run `damper store accept`: the services then receive them. Otherwise compare the revision of the services (`damper clients`) with that of the store (`damper store status`): if theirs is higher, the store lost changes.";
+        "Connected services run rules that the control plane's store does not contain: the services keep these rules and receive only kill switches.",
+        "If the store was emptied or restored from a backup, correct the rules in the store and run `damper store accept`: the services then receive them. Otherwise compare the revisions of the services (`damper clients`) and of the store (`damper store status`): if the services have a higher one, the store lost changes.";
     REPLICA_UNREACHABLE = "replica_unreachable", Warning,
         "Another replica of the control plane is unreachable: the statistics shown here omit the services that are connected to it.",
         "Read the cause in `damper replicas`. A stopped replica leaves the list after 10 s; a running one is reconnected automatically.";
@@ -56,17 +56,17 @@ codes! {
         "The control plane rejects a service because of its token or certificate: the service receives no rules.",
         "Give the service a token with the role agent and a scope that contains its name (`damper token create NAME --role agent --caller SERVICE`), or a client certificate that is issued for its name.";
     CERTIFICATE_ENDS = "certificate_ends", Warning,
-        "The TLS certificate of this replica of the control plane expires soon, or is invalid; clients cannot connect with an invalid one.",
+        "The TLS certificate of this replica of the control plane expires soon, or is invalid; clients cannot connect while it is invalid.",
         "Replace the certificate and key files (--tls-cert, --tls-key); the server reloads them within 10 s.";
     CERTIFICATE_NOT_RELOADED = "certificate_not_reloaded", Warning,
-        "The TLS certificate files of this replica of the control plane have changed and cannot be used: it still uses the previous certificate.",
-        "Fix the problem of the files that this finding names; the server reloads the files within 10 s.";
+        "The TLS certificate files of this replica of the control plane have changed and cannot be used: the replica still uses the previous certificate.",
+        "Fix the problem that this finding names; the server then reloads the files within 10 s.";
     KILL_IN_FORCE = "kill_in_force", Warning,
         "A kill switch stops retries and hedges, or all calls, of the routes that it selects.",
         "After the incident, end the kill switch with `damper unkill`, or let it expire.";
     KILL_NOT_APPLIED = "kill_not_applied", Danger,
         "Connected services do not apply a kill switch in force: their SDK lacks the feature kill_switch, or rejects this kill switch.",
-        "Update the SDK of these services. Until then, restart them with the environment variable DAMPER_MODE=off, or write `off` to their override file: both stop their retries and hedges. They do not stop first attempts, so a kill switch that blocks all calls still has no effect on these.";
+        "Update the SDK of these services. Until then, restart them with the environment variable DAMPER_MODE=off, or write `off` to their override file: both stop the retries and hedges of these services, but not first attempts. If the kill switch blocks all calls, these services still send each call once.";
 
     // Clients.
     NO_CLIENT_CONNECTED = "no_client_connected", Warning,
@@ -85,7 +85,7 @@ codes! {
         "Several processes of a service report under the same instance id: the statistics contain only one of them.",
         "Give each process its own instance id, or remove the setting service.instance.id: each process then generates an id.";
     MODE_OVERRIDDEN = "mode_overridden", Warning,
-        "A local override weakens the mode of a process (off or observe), so the process does not enforce its rules in full.",
+        "A local override sets a process to off or observe mode, so the process does not enforce its rules in full.",
         "Remove the environment variable DAMPER_MODE or the override file of the process when it is no longer needed.";
     NOT_LIVE = "not_live", Warning,
         "A process is connected to the control plane, but has not applied its rules: it uses those saved on its disk, or none.",
@@ -106,9 +106,9 @@ codes! {
         "Fix the callee; the retries then resume automatically.";
     TIME_RUNS_OUT = "time_runs_out", Warning,
         "Calls of a route expire: the caller's deadline or the rule's timeout is shorter than the response time of the callee.",
-        "Compare the callee's p99 response time with the timeout of the rule and the deadlines of the callers. Raise these, or fix the callee.";
+        "Compare the callee's p99 response time with the timeout of the rule and the deadlines of the callers. Raise the timeout or deadlines that are too short, or fix the callee.";
     BUDGET_USED_UP = "budget_used_up", Warning,
-        "The budget of a rule for retries and hedges is exhausted: no more of them are sent until calls fill it again.",
+        "A rule's budget for retries and hedges is exhausted: no retry or hedge is sent until new calls refill the budget.",
         "Fix the callee, or raise the budget in the rule if the callee can take more load.";
     CIRCUIT_NOT_CLOSED = "circuit_not_closed", Warning,
         "A circuit breaker blocks the calls of a route, or lets only a few calls through as probes.",
@@ -127,21 +127,21 @@ codes! {
         "Fix the callee if it fails. Then find the caller with the most retries in `damper routes`, and lower max_attempts in its rule.";
     CONTEXT_LOST = "context_lost", Warning,
         "A service makes calls outside the context of the request that it serves, so its retries multiply with those of its callers.",
-        "In the code of the service, start tasks with `damper_sdk::spawn`, or pass the request's `Context` to the task and run it within `Context::scope`. Behind a proxy, let the OpenTelemetry of the service propagate the context from requests to calls.";
+        "In the code of the service, start tasks with `damper_sdk::spawn`, or pass the request's `Context` to the task and run it within `Context::scope`. Behind a proxy, configure OpenTelemetry in the service so that it propagates the context from each request to the calls made for it.";
     ENDPOINT_FAILING = "endpoint_failing", Warning,
         "Some instances of a callee fail or cannot be connected to, while its other instances work.",
-        "Restart or replace the instances at the addresses that this finding names. Clients that stopped using them use them again when they answer.";
+        "Restart or replace the instances at the addresses that this finding names. A client that avoids such an instance uses it again as soon as it answers.";
     RETRIES_MEET_ONE_ENDPOINT = "retries_meet_one_endpoint", Hint,
-        "A rule retries calls to a callee of which each client knows only one address, so every retry reaches the same instance.",
+        "A rule retries calls to a callee, but each client knows only one address of the callee, so every retry reaches the same instance.",
         "Run more instances, or give the clients a name that resolves to all of them (in Kubernetes, a headless service). With a single instance, allow fewer attempts in the rule.";
     FAILING_WITHOUT_RULE = "failing_without_rule", Hint,
         "Calls of a route fail, and no rule applies to the route.",
         "Try a rule in observe mode, which sends no retries: `damper rules init` proposes one.";
     CALLEE_MISSPELT = "callee_misspelt", Warning,
-        "No process of a callee is connected under this name, but a service with another name serves exactly the methods that are called.",
-        "In the code of the caller, give `client_layer` the name of the service that serves these methods. Until then its rules and guards do not apply to these calls.";
+        "No process is connected under the name of a callee, but a service with another name serves exactly the called methods.",
+        "In the code of the caller, give `client_layer` the name of that service. Until then the rules and guards of that service do not apply to these calls.";
     CALLEE_UNKNOWN = "callee_unknown", Hint,
-        "No process of a callee is connected: its own retries multiply with those of its callers, and no retry limit protects it.",
+        "No process of a callee is connected: retries by the callee multiply with those of its callers, and no retry limit protects the callee.",
         "If the callee is yours, add Damper's SDK to it. Check that the caller and the callee use the same service name.";
 
     // Rules in the fleet.
@@ -155,7 +155,7 @@ codes! {
         "A stored rule sets retry_breaker.mode to adaptive, which no longer exists; the rule uses the mode credit instead.",
         "Read about the mode credit in docs/policy.md. Then write the rule again (`damper rules put`) with the mode credit or ratio.";
     SMALL_CALLERS_UNLIMITED = "small_callers_unlimited", Hint,
-        "Many processes with few calls each retry the same callee: in an outage each sends a few retries before its own limit stops it, and nothing limits their sum.",
+        "Many processes that each send few calls retry the same callee: in an outage each process sends a few retries before its own limit stops it, and nothing limits the sum of these retries.",
         "Create a guard for the callee that sets ceiling.repeat_limit in observe mode. Check how many retries it would reject, then enforce it.";
 
     // Queues.
@@ -167,18 +167,18 @@ codes! {
         "The log of the server names the reason. Free space on the disk or enlarge the volume, or raise the limit of the database. To delete the jobs that were given up, run `damper jobs purge`.";
     JOB_STORE_OLD_TRANSACTION = "job_store_old_transaction", Warning,
         "A transaction in the database of the jobs has been open for more than 5 minutes: the space of deleted and changed rows cannot be freed, and the queues become slow.",
-        "Find it in `pg_stat_activity` or `pg_prepared_xacts` and end it. Give the jobs a database of their own.";
+        "Find the transaction in `pg_stat_activity` or `pg_prepared_xacts` and end it. Keep the jobs in a database that no other application uses.";
     JOB_STORE_DEAD_ROWS = "job_store_dead_rows", Warning,
         "The database of the jobs has more than ten times as many dead rows as live ones: the queues become slow.",
         "Check that autovacuum runs, and that no old transaction, prepared transaction or replication slot keeps the rows; then run `vacuum` on the tables of the schema damper_queue.";
     JOB_LEDGER_DIFFERS = "job_ledger_differs", Danger,
-        "The job store does not have the number of jobs that results from what was submitted and deleted: jobs were lost or added outside of the server.",
-        "Check whether the file or the tables were changed or restored while the server ran. Keep a copy, and report it.";
+        "The number of stored jobs does not match the jobs that were submitted and deleted: jobs were lost, or something other than the server changed the job store.",
+        "Check whether the job store (file or tables) was changed or restored while the server ran. If not, keep a copy of the job store and report a bug.";
     QUEUE_WITHOUT_POLICY = "queue_without_policy", Danger,
         "Jobs are stored for a queue that no longer exists: they are neither delivered nor expired.",
         "Create the queue again (`damper apply`), or cancel its jobs with `damper jobs cancel`.";
     QUEUE_LATE = "queue_late", Warning,
-        "Jobs of a queue are delivered too late, although the callee works and the queue is not paused.",
+        "Jobs of a queue are delivered more than 5 minutes after they are due, although the callee works and the queue is not paused.",
         "Add workers or raise their concurrency. If the queue limits the deliveries, raise its max_in_flight or rate.";
     QUEUE_HELD = "queue_held", Warning,
         "Jobs of a queue are not delivered: the callee fails, a kill switch is in force, or the queue is paused.",

@@ -239,7 +239,7 @@ impl ClientStream {
                 self.waiting_since.unwrap_or_else(Instant::now) + context.config.slow_consumer_after;
             tokio::select! {
                 () = &mut leaving => return StreamEnd::Goodbye("this server of the control plane is stopping"),
-                () = &mut age => return StreamEnd::Goodbye("stream age limit reached; reconnect"),
+                () = &mut age => return StreamEnd::Goodbye("stream age limit reached; the client reconnects"),
                 message = inbound.message() => match message {
                     Ok(Some(message)) => if let Err(end) = self.receive(message) { return end },
                     Ok(None) => return StreamEnd::ClientLeft,

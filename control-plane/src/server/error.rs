@@ -13,7 +13,7 @@ pub enum StartError {
     #[error(transparent)]
     StoreLocked(OpenError),
     /// The store is damaged; restore a backup.
-    #[error("the control plane's store is damaged, restore it from a backup: {0}")]
+    #[error("the control plane's store is damaged: {0}; restore it from a backup")]
     StoreDamaged(String),
     /// The store's URL or settings are wrong: a path, a file or an option.
     #[error(transparent)]
@@ -77,6 +77,6 @@ pub enum StartError {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// A required task has ended; its failure was logged.
-    #[error("the server ends, because its internal task {0} has stopped; the log has the reason")]
+    #[error("the server stopped, because its internal task {0} ended; the log contains the reason")]
     TaskEnded(&'static str),
 }

@@ -69,7 +69,7 @@ pub(crate) async fn table_at(state: &State, path: &str, revision: u64) -> Result
         if revision > newest {
             return Err(ApiError::fault(
                 path,
-                format!("must be at most {newest}, the newest revision, but is {revision}"),
+                format!("revision {revision} does not exist yet; the newest is {newest}"),
             ));
         }
     }
@@ -129,7 +129,7 @@ pub(crate) async fn touched(
         };
         let Some(last) = page.last() else {
             return Err(ApiError::unavailable(format!(
-                "revision {upto} is missing in the store: the store was replaced or restored from a backup"
+                "the store was replaced or restored: it lacks revision {upto}; see `damper store status`"
             )));
         };
         reached = last.revision;
@@ -158,7 +158,7 @@ pub(crate) async fn before(
         let page = changes(store, reached, upto).await?;
         let Some(last) = page.last() else {
             return Err(ApiError::unavailable(format!(
-                "revision {upto} is missing in the store: the store was replaced or restored from a backup"
+                "the store was replaced or restored: it lacks revision {upto}; see `damper store status`"
             )));
         };
         reached = last.revision;

@@ -247,7 +247,7 @@ pub enum StoreError {
         reason: String,
     },
     /// The data read is not what was written: a damaged file, or a write by another program.
-    #[error("the control plane's store is damaged, restore it from a backup: {reason}")]
+    #[error("the control plane's store is damaged: {reason}; restore it from a backup")]
     Damaged {
         /// What was found.
         reason: String,

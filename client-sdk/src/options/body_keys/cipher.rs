@@ -44,13 +44,13 @@ pub(crate) struct SealedBody {
 /// Why a worker cannot read a body.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyProblem {
-    #[error("the job body is encrypted with the key {0:?}, and this worker has no keys")]
+    #[error("the job body is encrypted with the key {0:?}, but this worker has no keys; give it this key")]
     NoKeys(String),
     #[error("the job body is encrypted with the key {0:?}, which this worker does not have")]
     UnknownKey(String),
     #[error("the job body has the encryption format {0}, which this SDK version cannot read; update the SDK")]
     Format(u8),
-    #[error("the job body is not encrypted, and this worker accepts only encrypted ones")]
+    #[error("the job body is not encrypted, and this worker accepts only encrypted bodies")]
     Plain,
     /// No worker can.
     #[error(

@@ -28,7 +28,7 @@ pub(crate) struct ClientsArgs {
     #[arg(long, value_name = "CLUSTER", default_value = "", hide_default_value = true)]
     cluster: String,
     /// List only the processes that have not confirmed the newest revision, reject a rule, guard or kill
-    /// switch, or lack a feature
+    /// switch, or lack an SDK feature that a rule or kill switch needs
     #[arg(long)]
     lagging: bool,
     /// Repeat until Ctrl-C

@@ -26,7 +26,8 @@ pub(crate) struct RollbackArgs {
     /// Roll back the queue with this name
     #[arg(long, value_name = "NAME", conflicts_with = "all")]
     queue: Option<String>,
-    /// Roll back all rules, guards and queues, not kill switches and tokens; requires --reason
+    /// Roll back all rules, guards and queue settings, but not jobs, kill switches or tokens; requires
+    /// --reason
     #[arg(long)]
     all: bool,
     /// Revision whose state is restored; 0 is the empty state before the first change

@@ -149,7 +149,7 @@ mod tests {
             "DAMPER_AUTH: \"some\": must be none or tokens",
             "bootstrap_token_file: conflicts with auth: none",
             "DAMPER_PAGE_ORIGIN: \"a.example\": is not an origin",
-            "DAMPER_CLIENT_IDENTITY: \"spiffe://x/sa/name\": must contain {service} exactly once",
+            "DAMPER_CLIENT_IDENTITY: \"spiffe://x/sa/name\": the template must have {service} exactly once",
         ] {
             assert!(told.contains(part), "{part} is not in {told}");
         }

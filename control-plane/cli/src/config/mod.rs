@@ -66,7 +66,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "TIME")]
     history_retention: Option<Retention>,
     /// Most attempts that one request may cause at the last service of a call chain, 1 to 1000; three hops
-    /// with three attempts each make 27. A change of rules above it requires --force
+    /// with three attempts each make 27. A rule change that allows more requires --force
     /// [env: DAMPER_MAX_AMPLIFICATION] [default: 16]
     #[arg(long, value_name = "N")]
     max_amplification: Option<Amplification>,
@@ -460,7 +460,7 @@ mod tests {
         for part in [
             "DAMPER_LISTEN: \"here\"",
             "DAMPER_LOG: \"xml\"",
-            "DAMPER_HISTORY_RETENTION: \"23h\": must be at least 24 h",
+            "DAMPER_HISTORY_RETENTION: \"23h\": the history must be kept at least 24 h",
             "DAMPER_MAX_AMPLIFICATION: \"1001\": must be between 1 and 1000",
             "DAMPER_REPLICAS: \"0\": must be between 1 and 65",
             "damper.yaml: store: \"postgres://x\"",

@@ -48,13 +48,13 @@ pub(crate) enum Kind {
     Rule,
     /// Guards
     Guard,
-    /// Kills
+    /// Kill switches
     Kill,
     /// Tokens
     Token,
     /// Queues
     Queue,
-    /// What operators did with jobs
+    /// Actions of operators on jobs
     Jobs,
 }
 

@@ -77,7 +77,7 @@ fn history_diff_shows_settings_and_ends_as_diff_does() {
     assert_eq!((told.as_array().unwrap().len(), &told[0]["change"]), (1, &"created".into()));
     assert_eq!(server.run(&["history", "diff", "2", "2"]).ok(), "");
     let future = server.run(&["history", "diff", "2", "9"]).failed(2);
-    assert!(future.contains("to_revision: must be at most 4, the newest revision, but is 9"), "{future}");
+    assert!(future.contains("to_revision: revision 9 does not exist yet; the newest is 4"), "{future}");
 }
 
 #[test]

@@ -54,7 +54,8 @@ struct Backoff {
 /// Reads one map of policies.
 pub(super) fn read(value: Value, path: &str, reader: &mut Reader<'_>) {
     let Value::Object(policies) = value else {
-        return reader.fault(path, "must be a map of policies by method");
+        return reader
+            .fault(path, "the Kitex policies must be an object that maps each method to its policy");
     };
     let options = reader.options;
     let Some(callee) = &options.callee else {

@@ -100,7 +100,7 @@ impl Contents {
         }
         for (lane, tally) in &self.tallies {
             if !recounted.contains_key(lane) && *tally != Tally::default() {
-                problems.push(format!("the counters of {lane:?} are {tally:?}, but no such jobs are stored"));
+                problems.push(format!("{lane:?} has the counters {tally:?}, but no jobs are stored for it"));
             }
         }
     }

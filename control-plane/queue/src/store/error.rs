@@ -13,7 +13,7 @@ pub enum Error {
     #[error("the job store is unavailable: {0}")]
     Unavailable(String),
     /// The store has damaged or unknown content.
-    #[error("the job store is damaged, restore it from a backup: {0}")]
+    #[error("the job store is damaged: {0}; restore it from a backup")]
     Damaged(String),
     /// Another server has the store open, it belongs to a newer version, or its settings are not safe.
     #[error("the job store cannot be opened: {0}")]

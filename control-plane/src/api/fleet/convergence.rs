@@ -187,7 +187,8 @@ impl ConvergenceWatcher {
         let table = self.tables.borrow_and_update().clone();
         if *table.epoch() != self.epoch {
             return Err(ApiError::unavailable(
-                "the store was replaced by another one while this request waited; check whether the change is in it, and repeat it if not",
+                "the store was replaced while this request waited; check whether the new store contains the \
+                 change, and repeat the change if not",
             ));
         }
         if self.census.is_none() && table.revision() >= self.plan.revision {

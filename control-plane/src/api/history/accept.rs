@@ -75,7 +75,7 @@ fn found(cluster: &Cluster, table: &Snapshot) -> Result<(String, u64), ApiError>
     }
     if cluster.fleet.hub.held() == 0 {
         return Err(ApiError::Unmet(
-            "nothing to accept: the store was not replaced, and no client has later rules than it contains"
+            "nothing to accept: the store was not replaced, and no client has later rules than the store"
                 .to_owned(),
         ));
     }

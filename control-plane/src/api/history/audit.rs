@@ -55,7 +55,7 @@ async fn send(
         let page = changes(&*writes.fleet.state.store, reached, upto).await?;
         let Some(last) = page.last() else {
             return Err(ApiError::unavailable(format!(
-                "revision {upto} is missing in the store: the store was replaced or restored from a backup"
+                "the store was replaced or restored: it lacks revision {upto}; see `damper store status`"
             )));
         };
         reached = last.revision;

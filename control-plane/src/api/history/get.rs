@@ -20,7 +20,7 @@ pub(crate) async fn get(writes: &Writes, request: v1::GetObjectRequest) -> Resul
         HistorySubject::Token(id) => return token(writes, &table, &id, revision).await,
         HistorySubject::Jobs(queue) => {
             return Err(ApiError::NotFound(format!(
-                "actions on the jobs of queue {queue} have no revisions"
+                "the history has no states of the jobs of queue {queue}, only the actions on them"
             )));
         }
     };

@@ -20,7 +20,7 @@ const DOMAIN: &str = "damper.v1";
 pub(crate) enum AccessDenied {
     #[error("unauthenticated: a token is required; send it as `authorization: Bearer damper_ID_SECRET`")]
     CredentialMissing,
-    #[error("unknown token: it was revoked, or another control plane created it; use a token of this one")]
+    #[error("unknown token: revoked, or created by another control plane; use a token of this control plane")]
     TokenInvalid,
     #[error("the token expired; use a new one")]
     TokenExpired,
@@ -28,13 +28,13 @@ pub(crate) enum AccessDenied {
     SessionOver,
     #[error("the token or the session was revoked or has expired: use a new token, or sign in again")]
     Ended,
-    #[error("requires the role {role}; {who}", role = .needed.name())]
+    #[error("the call requires the role {role}; {who}", role = .needed.name())]
     Role { needed: Role, who: String },
     #[error("only replicas of the control plane may call this method, and the caller is not one; {who}")]
     ReplicasOnly { who: String },
     #[error("no client may call this method, whatever its role")]
     NotOpen,
-    #[error("access denied: {what} is outside the scope of {who}, which lists the allowed services")]
+    #[error("access denied: {what} is outside the scope (the allowed services) of {who}")]
     Scope { what: String, who: String },
 }
 

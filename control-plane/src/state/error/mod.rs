@@ -66,7 +66,11 @@ pub(crate) enum ApiError {
     JobStoreFull(String),
     #[error("{reason}")]
     Unavailable { reason: String, outcome_known: bool },
-    #[error("the control plane did not complete the request within {seconds} s; a change may still take effect", seconds = .0.as_secs())]
+    #[error(
+        "the control plane did not complete the request within {seconds} s; a change may still take effect: \
+         check before you repeat it",
+        seconds = .0.as_secs()
+    )]
     TooLate(Duration),
     #[error("{0}")]
     Damaged(String),

@@ -171,7 +171,7 @@ pub enum ProposeError {
         reason: String,
     },
     /// The store holds data that it did not write.
-    #[error("the control plane's store is damaged, restore it from a backup: {reason}")]
+    #[error("the control plane's store is damaged: {reason}; restore it from a backup")]
     Damaged {
         /// What was found.
         reason: String,

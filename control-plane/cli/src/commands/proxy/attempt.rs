@@ -35,10 +35,11 @@ pub(super) struct TryArgs {
     /// Name of the service; default: DAMPER_SERVICE
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
-    /// What the command dials, and the address of this callee; its name is the first label. Repeatable
+    /// Address of a callee as the command dials it, then its real address; the first label of the dialled
+    /// host is the callee's name. Repeatable
     #[arg(long = "callee", value_name = "HOST:PORT=HOST:PORT", value_parser = pair)]
     callees: Vec<(String, String)>,
-    /// Where callers dial, and where the command listens
+    /// Address that callers dial, then the address on which the command listens
     #[arg(long, value_name = "ADDRESS:PORT=ADDRESS:PORT", value_parser = pair)]
     inbound: Option<(String, String)>,
     /// The command, after `--`

@@ -25,10 +25,10 @@ pub(crate) struct FromArgs {
     source: Source,
     #[command(flatten)]
     files: FileArgs,
-    /// Caller, for grpc-service-config and kitex [default: *]
+    /// Caller of the rules, for grpc-service-config and kitex [default: *]
     #[arg(long, value_name = "SERVICE")]
     caller: Option<String>,
-    /// Callee, required for grpc-service-config and kitex
+    /// Callee of the rules, required for grpc-service-config and kitex
     #[arg(long, value_name = "SERVICE")]
     callee: Option<String>,
     /// Pod label that contains the name of the caller, for istio

@@ -28,10 +28,11 @@ use crate::remote::session::Session;
 pub(crate) struct ToArgs {
     /// Target
     target: Target,
-    /// Read the rules from these manifests, not from the server; with --check: the deployed documents
+    /// Read the rules from these manifests, not from the server; with --check: the deployed documents, for
+    /// the comparison
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-")]
     files: Vec<PathBuf>,
-    /// Compare the generated documents with the deployed ones in -f; rules are read from the server
+    /// Generate documents from the server's rules and compare them with the deployed documents in -f
     #[arg(long, requires = "files", conflicts_with = "accept")]
     check: bool,
     /// Use only rules for this callee; repeatable [default: all callees that rules name]
@@ -52,7 +53,8 @@ pub(crate) struct ToArgs {
     /// Pod label that contains the cluster of the caller, for istio
     #[arg(long, value_name = "LABEL")]
     cluster_label: Option<String>,
-    /// Also write the filter with which Envoy passes the retry flag on, for istio and envoy
+    /// Also write the Envoy filter that passes the retry flag (damper-retry) from a request to the calls made
+    /// for it; for istio and envoy
     #[arg(long)]
     chain_flag: bool,
     /// Port of the callee's Service, for linkerd and gateway-api

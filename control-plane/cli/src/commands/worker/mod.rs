@@ -52,7 +52,7 @@ enum WorkerCommand {
 
 #[derive(Args, Debug)]
 struct RunArgs {
-    /// Queue whose jobs are delivered, at most 100; repeatable
+    /// Queue whose jobs the worker delivers; repeatable, at most 100 queues
     #[arg(long = "queue", value_name = "NAME", required = true)]
     queues: Vec<String>,
     /// Callee and the URL of its gRPC endpoints: one endpoint for each address of the host. Repeat the option
@@ -62,16 +62,17 @@ struct RunArgs {
     /// Name of this service in rules and queues [default: DAMPER_SERVICE, or the variables of OpenTelemetry]
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
-    /// Deliveries of each queue at the same time, 1 to 1000
+    /// Largest number of concurrent deliveries per queue, 1 to 1000
     #[arg(long, value_name = "N", default_value_t = 16)]
     concurrency: u32,
-    /// Time that running deliveries get after SIGTERM, at most 1h
+    /// Time to finish running deliveries after SIGTERM, at most 1h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     drain: Duration,
     /// File with the keys that decrypt the bodies of jobs [env: DAMPER_BODY_KEYS_FILE]
     #[arg(long, value_name = "FILE")]
     body_keys: Option<PathBuf>,
-    /// With body keys: also deliver bodies that are not encrypted, while encryption is introduced
+    /// With --body-keys: also deliver jobs whose body is not encrypted; needed while some callers do not
+    /// encrypt yet
     #[arg(long)]
     accept_plain: bool,
     /// PEM file with the CA certificates that verify https endpoints of callees [default: the system's]
@@ -86,7 +87,7 @@ struct RunArgs {
     /// Admin address: /livez, /readyz and /metrics
     #[arg(long, value_name = "ADDRESS:PORT", default_value = ADMIN)]
     admin: SocketAddr,
-    /// Allow an admin port that is not on loopback, unencrypted
+    /// Allow the unencrypted admin port on an address other than loopback
     #[arg(long)]
     insecure_allow_remote: bool,
 }

@@ -96,7 +96,7 @@ async fn whole<'r>(
                 }
             }
             Some(apply_rules_request::Kind::Header(_)) => {
-                reading.fault("must be a change: only the first message of the stream may be a header");
+                reading.fault("the message must contain a change: only the first one contains a header");
             }
             None => reading.fault("is required"),
         }
