@@ -24,6 +24,8 @@ pub enum Language {
     Java,
     /// grpc-js with OpenTelemetry's instrumentation.
     Node,
+    /// grpcio under OpenTelemetry's auto-instrumentation.
+    Python,
 }
 
 /// How a service treats the calls that it sends.
@@ -188,6 +190,13 @@ impl Language {
                 command = Command::new("node");
                 command.current_dir(program).args(["--require", "./tracing.js", "service.js"]);
             }
+            Self::Python => {
+                command = Command::new(program.join("bin/opentelemetry-instrument"));
+                command.arg(program.join("bin/python")).arg(sources("python").join("service.py"));
+                for signal in ["TRACES", "METRICS", "LOGS"] {
+                    command.env(format!("OTEL_{signal}_EXPORTER"), "none");
+                }
+            }
         }
         assert_ne!(habit, Habit::PropagatesNothing, "{self:?} always propagates");
         command.args([listen.to_string(), callee.to_owned()]).args(retries);
@@ -196,18 +205,19 @@ impl Language {
 
     /// The program, or the folder that it is started in, built once for a run.
     fn built(self) -> &'static Path {
-        static BUILT: [OnceLock<PathBuf>; 3] = [const { OnceLock::new() }; 3];
+        static BUILT: [OnceLock<PathBuf>; 4] = [const { OnceLock::new() }; 4];
         let folder = match self {
             Self::Go => "go",
             Self::Java => "java",
             Self::Node => "node",
+            Self::Python => "python",
         };
         BUILT[self as usize].get_or_init(|| self.build(folder))
     }
 
     /// Builds a folder of tests/foreign with the tool of this language.
     fn build(self, folder: &str) -> PathBuf {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("foreign").join(folder);
+        let sources = sources(folder);
         // A test's own binary lies in <target>/<profile>/deps.
         let own = std::env::current_exe().expect("a test has a path");
         let out = own.ancestors().nth(3).expect("a test lies in a build folder").join("foreign");
@@ -230,12 +240,35 @@ impl Language {
                 npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]);
                 (npm, sources.clone())
             }
+            Self::Python => {
+                virtual_environment(&out);
+                let mut pip = Command::new(out.join("bin/python"));
+                pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+                pip.args(["--only-binary", ":all:", "--requirement", "requirements.txt"]);
+                (pip, out)
+            }
         };
         let status = tool.current_dir(sources).stdout(Stdio::null()).status();
         let status = status.unwrap_or_else(|error| panic!("{self:?} needs {tool:?}: {error}"));
         assert!(status.success(), "tests/foreign/{folder} does not build: {status}");
         built
     }
+}
+
+/// Returns a folder of tests/foreign.
+fn sources(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("foreign").join(folder)
+}
+
+/// Makes a virtual environment of Python, unless there is one.
+fn virtual_environment(folder: &Path) {
+    if folder.join("bin/pip").exists() {
+        return;
+    }
+    let program = std::env::var_os("DAMPER_TEST_PYTHON").unwrap_or_else(|| "python3".into());
+    let made = Command::new(&program).args(["-m", "venv", "--clear"]).arg(folder).status();
+    let made = made.unwrap_or_else(|error| panic!("Python needs {program:?}: {error}"));
+    assert!(made.success(), "{program:?} makes no virtual environment (Debian package python3-venv): {made}");
 }
 
 /// Returns what `java` needs for the classes of a folder that Maven has built.

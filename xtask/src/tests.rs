@@ -94,6 +94,7 @@ fn tests() -> Result<()> {
         .env("CHROMIUM", tools::chromium()?)
         .env("DAMPER_TEST_GO", tools::go()?)
         .env("DAMPER_TEST_MAVEN", tools::maven()?)
+        .env("DAMPER_TEST_PYTHON", tools::python()?)
         .env("DAMPER_BINARY", tools::target().join("debug/damper"))
         .run()
 }

@@ -156,6 +156,27 @@ pub(crate) fn maven() -> Result<PathBuf> {
     )
 }
 
+/// Python with virtual environments, for the services in Python of the tests. Their packages are in
+/// tests/foreign/python/requirements.txt; the tests install them below the build folder.
+pub(crate) fn python() -> Result<PathBuf> {
+    let makes_environments = |python: &PathBuf| {
+        // What Debian leaves out of its package python3.
+        Command::new(python).args(["-c", "import venv, ensurepip"]).succeeds()
+    };
+    if let Some(found) = found("DAMPER_TEST_PYTHON", &["python3"], &[]).filter(makes_environments) {
+        return Ok(found);
+    }
+    if debian_install(&["python3-venv"])
+        && let Some(found) = on_path("python3").filter(makes_environments)
+    {
+        return Ok(found);
+    }
+    bail!(
+        "the tests need Python 3.10 or later with venv: install the Debian package python3-venv, or set \
+         DAMPER_TEST_PYTHON to the program `python3`"
+    )
+}
+
 /// cargo-deny, which judges licences and sources of the dependencies.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
     installed_by_cargo("cargo-deny", CARGO_DENY)

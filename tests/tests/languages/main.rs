@@ -1,7 +1,7 @@
-//! Chains of services in several languages, each with its proxy: Rust, Go, Java, Node, Rust.
+//! Chains of services in several languages, each with its proxy: Rust, Go, Java, Node, Python, Rust.
 //!
 //! The services between have OpenTelemetry and nothing of Damper. Each test counts what reaches the last
-//! service, which refuses everything.
+//! service, which refuses everything or never answers.
 
 mod newcomer;
 mod transparency;
@@ -20,7 +20,9 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
 const READY: Duration = Duration::from_secs(60);
-const LANGUAGES: [Language; 3] = [Language::Go, Language::Java, Language::Node];
+const LANGUAGES: [Language; 4] = [Language::Go, Language::Java, Language::Node, Language::Python];
+/// A request that the last service never answers.
+const LOST: &str = "lost";
 /// Three attempts on every hop, and no breaker: the flags alone bound the attempts.
 const RULES: &str = "
 kind: Rule
@@ -47,6 +49,9 @@ async fn bottom(control_plane: &ControlPlane, refuses: bool) -> Hop {
             if refuses {
                 return Err(Status::unavailable("out of stock"));
             }
+            if request.get_ref() == LOST {
+                return std::future::pending().await;
+            }
             Ok(Response::new(format!("{} taken", request.into_inner())))
         }
     })
@@ -63,7 +68,7 @@ struct Chain {
 
 impl Chain {
     /// A chain of services with proxies; `habit` is that of the service in Go.
-    async fn governed(control_plane: &ControlPlane, habit: Habit, refuses: bool, hosts: [u8; 3]) -> Self {
+    async fn governed(control_plane: &ControlPlane, habit: Habit, refuses: bool, hosts: [u8; 4]) -> Self {
         let bottom = bottom(control_plane, refuses).await;
         let (mut processes, mut folders) = (Vec::new(), Vec::new());
         let mut callee = ("bottom".to_owned(), bottom.address());
@@ -83,7 +88,7 @@ impl Chain {
     }
 
     /// The same services without proxies; their gRPC clients retry on their own.
-    async fn ungoverned(control_plane: &ControlPlane, hosts: [u8; 3]) -> Self {
+    async fn ungoverned(control_plane: &ControlPlane, hosts: [u8; 4]) -> Self {
         let bottom = bottom(control_plane, true).await;
         let mut processes = Vec::new();
         let mut callee = bottom.address();
@@ -118,6 +123,18 @@ async fn proxies(control_plane: &ControlPlane) -> Vec<String> {
     names
 }
 
+/// Returns the rules with another code that is retried, and for two services a time for each attempt.
+fn impatient(services: [(&str, u32); 2]) -> String {
+    let codes = "max_attempts: 3, codes: { allow: [UNAVAILABLE, DEADLINE_EXCEEDED] }";
+    let all = RULES.replace("max_attempts: 3", codes);
+    let of = |(service, milliseconds): (&str, u32)| {
+        let timeout = format!("max_attempts: 3, per_attempt_timeout: {milliseconds}ms");
+        let caller = format!("caller_service: {service}");
+        all.replace("caller_service: '*'", &caller).replace("max_attempts: 3", &timeout)
+    };
+    format!("{all}---{}---{}", of(services[0]), of(services[1]))
+}
+
 fn name(language: Language) -> String {
     format!("{language:?}").to_lowercase()
 }
@@ -130,33 +147,43 @@ async fn front(control_plane: &ControlPlane, callee: &str, address: SocketAddr) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_in_five_places_retry_in_one() {
+async fn services_in_six_places_retry_in_one() {
     let control_plane = ControlPlane::start().await;
     control_plane.apply(RULES).await;
-    let chain = Chain::governed(&control_plane, Habit::Propagates, true, [1, 2, 3]).await;
+    let chain = Chain::governed(&control_plane, Habit::Propagates, true, [1, 2, 3, 21]).await;
     let failed = chain.request("first").await.expect_err("the last service refuses");
     assert_eq!((failed.code(), failed.message()), (Code::Unavailable, "out of stock"));
     assert_eq!(chain.bottom.handled(), 3, "for one request");
-    assert_eq!(proxies(&control_plane).await, ["go", "java", "node"]);
+    assert_eq!(proxies(&control_plane).await, ["go", "java", "node", "python"]);
     let failed = join_all((0..50).map(|_| chain.request("again"))).await;
     assert!(failed.iter().all(Result::is_err));
     assert_eq!(chain.bottom.handled(), 3 * 51, "for 51 requests, 50 of them at once");
 }
 
+/// At first the last service answers. Then it does not: Python gives an attempt up, and Go one of its own
+/// before it learns of that. Two hops lose answers, so the last service sees at most 2 x 3 - 1 requests.
+/// Without flags each of Go's attempts would have three there, and so would those of the first service.
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_pass_through_all_languages() {
+async fn answers_pass_and_lost_ones_do_not_multiply() {
     let control_plane = ControlPlane::start().await;
     control_plane.apply(RULES).await;
-    let chain = Chain::governed(&control_plane, Habit::Propagates, false, [4, 5, 6]).await;
+    let chain = Chain::governed(&control_plane, Habit::Propagates, false, [4, 5, 6, 22]).await;
     assert_eq!(chain.request("pear").await.expect("it is served"), "pear taken");
     assert_eq!(chain.bottom.handled(), 1);
+    control_plane.apply(&impatient([("go", 1_000), ("python", 400)])).await;
+    control_plane.acknowledged_by(&LANGUAGES.map(name)).await;
+    control_plane.acknowledged_by(&["front"]).await;
+    let failed = chain.request(LOST).await.expect_err("the last service never answers");
+    assert_eq!(failed.code(), Code::DeadlineExceeded);
+    let lost = chain.bottom.handled() - 1;
+    assert!((1..=5).contains(&lost), "{lost} requests at the last service");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_propagates_nothing_loses_its_flag_alone() {
     let control_plane = ControlPlane::start().await;
     control_plane.apply(RULES).await;
-    let chain = Chain::governed(&control_plane, Habit::PropagatesNothing, true, [7, 8, 9]).await;
+    let chain = Chain::governed(&control_plane, Habit::PropagatesNothing, true, [7, 8, 9, 23]).await;
     chain.request("first").await.expect_err("the last service refuses");
     // Three attempts of the first service, and three in one place behind the gap for each of them.
     assert_eq!(chain.bottom.handled(), 9);
@@ -166,7 +193,7 @@ async fn a_service_that_propagates_nothing_loses_its_flag_alone() {
 async fn without_proxies_own_retries_multiply() {
     let control_plane = ControlPlane::start().await;
     control_plane.apply(RULES).await;
-    let chain = Chain::ungoverned(&control_plane, [10, 11, 12]).await;
+    let chain = Chain::ungoverned(&control_plane, [10, 11, 12, 24]).await;
     chain.request("first").await.expect_err("the last service refuses");
-    assert_eq!(chain.bottom.handled(), 81);
+    assert_eq!(chain.bottom.handled(), 243, "three attempts on each of five hops");
 }

@@ -1,0 +1,55 @@
+"""A service that knows nothing of Damper or OpenTelemetry: grpcio, started by `opentelemetry-instrument`.
+
+It sends test.Hop/Call to its callee and returns the status. Arguments: the address to listen on, the address of
+the callee, and "own-retries" for retries of gRPC's client. It prints its address once it listens, and ends with its
+input.
+"""
+
+import json
+import sys
+from concurrent import futures
+
+import grpc
+
+# Three attempts, as many a team sets them in the client itself.
+RETRIES = {
+    "methodConfig": [
+        {
+            "name": [{}],
+            "retryPolicy": {
+                "maxAttempts": 3,
+                # With 1 ms a call of this library sometimes never ends.
+                "initialBackoff": "0.01s",
+                "maxBackoff": "0.01s",
+                "backoffMultiplier": 1,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ]
+}
+
+
+def main(listen, callee, *habits):
+    own = [("grpc.service_config", json.dumps(RETRIES))] if "own-retries" in habits else [("grpc.enable_retries", 0)]
+    # Without serializers a message is its bytes.
+    call = grpc.insecure_channel(callee, own).unary_unary("/test.Hop/Call")
+
+    def relay(request, context):
+        try:
+            return call(request)
+        except grpc.RpcError as error:
+            context.abort(error.code(), error.details())
+
+    methods = {"Call": grpc.unary_unary_rpc_method_handler(relay)}
+    # A thread waits for each call.
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=200))
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Hop", methods)])
+    server.add_insecure_port(listen)
+    server.start()
+    print(listen, flush=True)
+    sys.stdin.buffer.read()
+    server.stop(None)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
