@@ -36,6 +36,8 @@ pub(crate) type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
 #[derive(Clone)]
 pub struct Admin {
     problem: Arc<dyn Fn() -> Option<String> + Send + Sync>,
+    /// What `/readyz` adds although the process is ready.
+    note: Arc<dyn Fn() -> Option<String> + Send + Sync>,
     metrics: Metrics,
     /// What `/drain` cancels; `None`: there is no such path.
     drain: Option<CancellationToken>,
@@ -57,12 +59,18 @@ impl Admin {
         problem: impl Fn() -> Option<String> + Send + Sync + 'static,
         metrics: impl Fn() -> String + Send + Sync + 'static,
     ) -> Self {
-        Self { problem: Arc::new(problem), metrics: Arc::new(metrics), drain: None }
+        Self { problem: Arc::new(problem), note: Arc::new(|| None), metrics: Arc::new(metrics), drain: None }
     }
 
     /// Adds `/drain`, which cancels this token.
     pub(crate) fn draining(self, token: CancellationToken) -> Self {
         Self { drain: Some(token), ..self }
+    }
+
+    /// Adds to `/readyz` why the newest configuration is not in force. That is no reason to be not ready: the
+    /// former one serves, and a fault in a file that all instances have would take all of them out.
+    pub(crate) fn noting(self, note: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { note: Arc::new(note), ..self }
     }
 
     /// Serves without an end. The listener closes when the future is dropped.
@@ -90,7 +98,10 @@ impl Admin {
         match (method.as_str(), path) {
             ("GET", "/livez") => text(StatusCode::OK, "alive\n".to_owned()),
             ("GET", "/readyz") => match (self.problem)() {
-                None => text(StatusCode::OK, "ready\n".to_owned()),
+                None => {
+                    let note = (self.note)().map(|note| format!("configuration rejected: {note}\n"));
+                    text(StatusCode::OK, "ready\n".to_owned() + &note.unwrap_or_default())
+                }
                 Some(problem) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n")),
             },
             ("GET", "/metrics") => {

@@ -13,6 +13,7 @@ use crate::config::{self, Callee};
 use crate::context::Contexts;
 use crate::counters::{Counters, Tunnel};
 use crate::listen;
+use crate::names::{MAX_NAMES, Names, Used};
 use crate::outbound::Outbound;
 use damper_sdk::{Damper, Faults};
 use http::uri::Authority;
@@ -30,8 +31,6 @@ use tokio::net::TcpStream;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Time for the CONNECT, and then for the first bytes.
 const WITHIN: Duration = Duration::from_secs(5);
-/// Limit of names within the cluster that are not listed.
-const MAX_UNLISTED: usize = 1_000;
 
 /// What all connections of the listener share.
 pub(crate) struct Connect {
@@ -42,15 +41,22 @@ pub(crate) struct Connect {
     /// By host and port.
     listed: HashMap<String, Outbound>,
     /// Names within the cluster, as calls name them.
-    found: Mutex<HashMap<String, Outbound>>,
+    found: Names<Outbound>,
 }
 
 /// A CONNECT that was granted.
 enum Granted {
     /// To a callee, with its address for what is not HTTP/2.
-    Callee(Box<Outbound>, String),
+    Callee(Calls, String),
     /// To any other host, which is connected.
     Other(TcpStream),
+}
+
+/// The calls to a callee.
+enum Calls {
+    Listed(Box<Outbound>),
+    /// Opened with the first request.
+    Found(Used<Outbound>, Callee),
 }
 
 type Taken = Arc<Mutex<Option<(OnUpgrade, Granted)>>>;
@@ -72,7 +78,7 @@ impl Connect {
             listed.insert(host.host.clone(), outbound);
         }
         let (contexts, counters) = (Arc::clone(contexts), Arc::clone(counters));
-        Ok(Self { config, damper: damper.clone(), contexts, counters, listed, found: Mutex::default() })
+        Ok(Self { config, damper: damper.clone(), contexts, counters, listed, found: Names::new(MAX_NAMES) })
     }
 
     /// Serves one connection.
@@ -129,10 +135,10 @@ impl Connect {
         if !self.config.listen.ip().is_loopback() && !self.listed.contains_key(&host) {
             return Err(StatusCode::FORBIDDEN);
         }
-        if let Some(outbound) = self.callee(authority, &host)? {
+        if let Some(calls) = self.callee(authority, &host)? {
             let to = self.config.callees.iter().find(|known| known.host == host);
             let to = to.map_or(host, |known| known.callee.to.clone());
-            return Ok(Granted::Callee(Box::new(outbound), to));
+            return Ok(Granted::Callee(calls, to));
         }
         match dial(&host).await {
             Ok(stream) => Ok(Granted::Other(stream)),
@@ -142,23 +148,31 @@ impl Connect {
     }
 
     /// Returns the calls to a host that is governed.
-    fn callee(&self, authority: &Authority, host: &str) -> Result<Option<Outbound>, StatusCode> {
+    fn callee(&self, authority: &Authority, host: &str) -> Result<Option<Calls>, StatusCode> {
         if let Some(outbound) = self.listed.get(host) {
-            return Ok(Some(outbound.clone()));
+            return Ok(Some(Calls::Listed(Box::new(outbound.clone()))));
         }
         let Some(name) = self.config.name_in_cluster(authority.host()) else { return Ok(None) };
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(outbound) = found.get(host) {
-            return Ok(Some(outbound.clone()));
-        }
-        if found.len() >= MAX_UNLISTED {
-            return Err(StatusCode::SERVICE_UNAVAILABLE);
-        }
+        self.damper.client_layer(&name).map_err(|_| StatusCode::BAD_REQUEST)?;
         let callee = Callee { name, to: host.to_owned(), external: false, tls: None };
-        let outbound = Outbound::new(&callee, &self.damper, &self.contexts, &self.counters);
-        let outbound = outbound.map_err(|_| StatusCode::BAD_REQUEST)?;
-        found.insert(host.to_owned(), outbound.clone());
-        Ok(Some(outbound))
+        let used = self.found.enter(host).ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+        Ok(Some(Calls::Found(used, callee)))
+    }
+
+    fn outbound(&self, calls: &Calls) -> Outbound {
+        match calls {
+            Calls::Listed(outbound) => (**outbound).clone(),
+            Calls::Found(used, callee) => {
+                let open = || Outbound::new(callee, &self.damper, &self.contexts, &self.counters);
+                used.open(|| open().expect("the name was checked, and a host with a port is a target"))
+                    .clone()
+            }
+        }
+    }
+
+    /// Forgets names that stay unused, without an end.
+    pub(crate) async fn tidy(&self) {
+        self.found.tidy().await;
     }
 
     /// Passes what the service sends: calls of HTTP/2 to the callee, all else as bytes.
@@ -167,8 +181,8 @@ impl Connect {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (outbound, to) = match granted {
-            Granted::Callee(outbound, to) => (outbound, to),
+        let (calls, to) = match granted {
+            Granted::Callee(calls, to) => (calls, to),
             Granted::Other(mut stream) => {
                 self.counters.tunnel(Tunnel::Unlisted);
                 return copy_bidirectional(&mut io, &mut stream).await.map(drop);
@@ -180,12 +194,13 @@ impl Connect {
         let is_http2 = first.starts_with(PREFACE);
         let mut io = join(Cursor::new(first).chain(read), write);
         if !is_http2 {
+            drop(calls);
             self.counters.tunnel(Tunnel::NotHttp2);
             let mut stream = dial(&to).await?;
             return copy_bidirectional(&mut io, &mut stream).await.map(drop);
         }
         self.counters.tunnel(Tunnel::Governed);
-        let service = service_fn(move |request| (*outbound).clone().call(request));
+        let service = service_fn(|request| self.outbound(&calls).call(request));
         listen::serve(io, service, goodbye).await;
         Ok(())
     }
@@ -207,4 +222,64 @@ async fn first_bytes(read: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>>
         }
     }
     Ok(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connect() -> Connect {
+        let config = config::Connect {
+            listen: ([127, 0, 0, 1], 0).into(),
+            namespace: None,
+            suffix: "svc.cluster.local".to_owned(),
+            callees: Vec::new(),
+        };
+        let contexts = Contexts::new(1);
+        Connect::new(config, &Damper::off(), &contexts, &Arc::default()).unwrap()
+    }
+
+    async fn granted(connect: &Connect, host: &str) -> Result<Granted, StatusCode> {
+        connect.grant(&host.parse().unwrap()).await
+    }
+
+    #[tokio::test]
+    async fn channel_opens_with_the_first_request_alone() {
+        let connect = connect();
+        let tunnel = granted(&connect, "stock:50051").await.unwrap();
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let passing = connect.pass(far, tunnel, std::future::pending());
+        let asking = async {
+            let (mut client, connection) = h2::client::handshake(near).await.unwrap();
+            let settled = tokio::spawn(connection);
+            client = client.ready().await.unwrap();
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(connect.found.opened(), 0, "HTTP/2 alone asks for nothing");
+            let request = Request::post("http://stock/a.B/C").header("content-type", "application/grpc");
+            let _response = client.send_request(request.body(()).unwrap(), true).unwrap();
+            while connect.found.opened() == 0 {
+                tokio::task::yield_now().await;
+            }
+            settled.abort();
+        };
+        tokio::select! {
+            ended = passing => panic!("{ended:?}"),
+            () = asking => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn names_without_tunnels_make_room() {
+        let connect = connect();
+        let mut tunnels = Vec::new();
+        for index in 0..MAX_NAMES {
+            tunnels.push(granted(&connect, &format!("s{index}:1")).await.unwrap());
+        }
+        let refused = granted(&connect, "more:1").await.err();
+        assert_eq!(refused, Some(StatusCode::SERVICE_UNAVAILABLE));
+        tunnels.clear();
+        assert!(granted(&connect, "more:1").await.is_ok());
+    }
 }

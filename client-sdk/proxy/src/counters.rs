@@ -1,7 +1,8 @@
 //! What the proxy counts itself. The counters of calls and served requests are the SDK's.
 
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where the context of a call was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +64,8 @@ pub(crate) struct Counters {
     tunnels: [AtomicU64; TUNNELS.len()],
     configurations: AtomicU64,
     rejected: AtomicU64,
-    /// The newest configuration is not in force.
-    is_rejected: AtomicBool,
+    /// Why the newest configuration is not in force.
+    rejection: Mutex<Option<String>>,
     context: [AtomicU64; WAYS.len()],
     table_full: AtomicU64,
     head_full: AtomicU64,
@@ -131,11 +132,25 @@ impl Counters {
         }
     }
 
-    /// Counts a changed configuration.
-    pub(crate) fn configured(&self, is_applied: bool) {
-        let count = if is_applied { &self.configurations } else { &self.rejected };
-        count.fetch_add(1, Ordering::Relaxed);
-        self.is_rejected.store(!is_applied, Ordering::Relaxed);
+    /// Counts a changed configuration that is in force.
+    pub(crate) fn applied(&self) {
+        self.configurations.fetch_add(1, Ordering::Relaxed);
+        self.rejection_lock().take();
+    }
+
+    /// Counts a changed configuration that is not in force, unless it was tried again.
+    pub(crate) fn rejected(&self, problem: String, is_again: bool) {
+        self.rejected.fetch_add(u64::from(!is_again), Ordering::Relaxed);
+        *self.rejection_lock() = Some(problem);
+    }
+
+    /// Returns why the newest configuration is not in force.
+    pub(crate) fn rejection(&self) -> Option<String> {
+        self.rejection_lock().clone()
+    }
+
+    fn rejection_lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.rejection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -182,7 +197,7 @@ impl Counters {
         family("damper_proxy_tunnels_total", "Connections by CONNECT.", "kind", &tunnels);
         let changes = [("applied", &self.configurations), ("rejected", &self.rejected)];
         family("damper_proxy_config_changes_total", "Changed configurations.", "result", &changes);
-        let (name, is_rejected) = ("damper_proxy_config_rejected", self.is_rejected.load(Ordering::Relaxed));
+        let (name, is_rejected) = ("damper_proxy_config_rejected", self.rejection_lock().is_some());
         let _ =
             writeln!(text, "# HELP {name} 1 if the newest configuration was rejected.\n# TYPE {name} gauge");
         let _ = writeln!(text, "{name} {}", u8::from(is_rejected));

@@ -13,15 +13,17 @@ pub struct Follow {
     file: PathBuf,
     how: ReadConfig,
     every: Duration,
-    /// What was read last: a text, or why there was none.
+    /// What counted last: a text, or why there was none.
     last: Result<String, String>,
+    /// What was read last.
+    before: Option<Result<String, String>>,
 }
 
 impl Follow {
     /// Follows a file whose text the proxy has started with.
     #[must_use]
     pub fn new(file: impl Into<PathBuf>, text: String, how: ReadConfig, every: Duration) -> Self {
-        Self { file: file.into(), how, every, last: Ok(text) }
+        Self { file: file.into(), how, every, last: Ok(text), before: None }
     }
 
     pub(crate) fn file(&self) -> &Path {
@@ -29,20 +31,24 @@ impl Follow {
     }
 
     /// Waits for a change, and returns the configuration, or all faults. A change counts when it was read
-    /// twice: a file that is being written is a configuration too.
-    pub(crate) async fn changed(&mut self) -> Result<Config, String> {
-        let mut before = None;
+    /// twice: a file that is being written is a configuration too. If `once`, it waits for one reading alone,
+    /// and returns `None` where nothing has changed.
+    pub(crate) async fn changed(&mut self, once: bool) -> Option<Result<Config, String>> {
         loop {
             tokio::time::sleep(self.every).await;
             let read = tokio::fs::read_to_string(&self.file).await.map_err(|error| error.to_string());
-            if read != self.last && before.as_ref() == Some(&read) {
+            let is_second = self.before.as_ref() == Some(&read);
+            self.before = Some(read.clone());
+            if read != self.last && is_second {
                 self.last = read;
-                return match &self.last {
+                return Some(match &self.last {
                     Ok(text) => Config::read(text, self.how).map_err(|error| error.to_string()),
                     Err(error) => Err(error.clone()),
-                };
+                });
             }
-            before = Some(read);
+            if once {
+                return None;
+            }
         }
     }
 }

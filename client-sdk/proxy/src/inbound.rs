@@ -7,8 +7,8 @@ mod link;
 
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{self, Poll};
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ pub(crate) struct Reach {
     /// There is an inbound listener.
     is_needed: AtomicBool,
     is_reached: AtomicBool,
+    /// Where the service is now.
+    target: Mutex<Option<SocketAddr>>,
     lost: Notify,
 }
 
@@ -58,23 +60,37 @@ impl Reach {
 
     pub(crate) fn needs(&self, is_needed: bool) {
         self.is_needed.store(is_needed, Ordering::Relaxed);
+        if !is_needed {
+            self.is_reached.store(false, Ordering::Relaxed);
+        }
     }
 
-    fn lost(&self) {
-        self.is_reached.store(false, Ordering::Relaxed);
-        self.lost.notify_one();
+    /// Notes that a request did not reach the service. Where it has been before does not count.
+    fn lost(&self, to: SocketAddr) {
+        if *self.target() == Some(to) {
+            self.is_reached.store(false, Ordering::Relaxed);
+            self.lost.notify_one();
+        }
     }
 
-    /// Connects until the service is reached, and again after it was lost.
+    fn target(&self) -> MutexGuard<'_, Option<SocketAddr>> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connects until the service is reached, and again after it was lost. What was known stays until the
+    /// first connect has ended: a service that has moved is not away.
     async fn keep(&self, to: SocketAddr) {
-        self.is_reached.store(false, Ordering::Relaxed);
+        *self.target() = Some(to);
         loop {
             match link::connect(to).await {
                 Ok(_) => {
                     self.is_reached.store(true, Ordering::Relaxed);
                     self.lost.notified().await;
                 }
-                Err(error) => tracing::debug!(target: "damper", %to, %error, "service not reached"),
+                Err(error) => {
+                    self.is_reached.store(false, Ordering::Relaxed);
+                    tracing::debug!(target: "damper", %to, %error, "service not reached");
+                }
             }
             tokio::time::sleep(REACH_EVERY).await;
         }
@@ -157,7 +173,7 @@ impl Service<Request<Incoming>> for Forward {
             match link.send(request.map(RequestBody::new)).await {
                 Ok(response) => Ok(fields::answer(response, Settle(kept))),
                 Err(link::Failed::NotConnected(error)) => {
-                    shared.reach.lost();
+                    shared.reach.lost(shared.to);
                     // Another instance may serve the request: no failure of a call may stop that.
                     context.forget_failures();
                     let response = failure::response(tonic::ConnectError(error.into()).into(), is_grpc);
@@ -197,4 +213,46 @@ fn complete(request: &mut Request<Incoming>, to: SocketAddr) {
     parts.authority = Some(parts.authority.unwrap_or_else(own));
     parts.path_and_query.get_or_insert_with(|| http::uri::PathAndQuery::from_static("/"));
     *request.uri_mut() = Uri::from_parts(parts).expect("scheme, authority and path are all there");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    async fn until(reach: &Reach, to: SocketAddr, expected: bool) {
+        let reached = async {
+            while reach.is_reached() != expected {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = reach.keep(to) => {}
+            () = reached => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn readiness_stays_until_the_new_target_was_checked() {
+        let (before, after) =
+            (TcpListener::bind("127.0.0.1:0").await, TcpListener::bind("127.0.0.1:0").await);
+        let (before, after) = (before.unwrap(), after.unwrap());
+        let (was, is) = (before.local_addr().unwrap(), after.local_addr().unwrap());
+        let reach = Reach::default();
+        reach.needs(true);
+        assert!(!reach.is_reached(), "not before the first check");
+        until(&reach, was, true).await;
+        let mut keep = Box::pin(reach.keep(is));
+        poll_fn(|cx| Poll::Ready(keep.as_mut().poll(cx).is_pending())).await;
+        assert!(reach.is_reached(), "the check has only begun");
+        // A connection from before loses the service where it was.
+        reach.lost(was);
+        assert!(reach.is_reached());
+        drop((keep, after));
+        until(&reach, is, false).await;
+        reach.needs(false);
+        reach.needs(true);
+        assert!(!reach.is_reached(), "another listener knows nothing of the one before");
+    }
 }

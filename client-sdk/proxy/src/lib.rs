@@ -21,6 +21,7 @@ mod follow;
 mod inbound;
 mod listen;
 mod listeners;
+mod names;
 mod outbound;
 mod proxy;
 mod request_body;

@@ -295,7 +295,17 @@ async fn serve_calls(listener: TcpListener, serves: watch::Receiver<Outbound>, d
 
 async fn serve_tunnels(listener: TcpListener, serves: watch::Receiver<Arc<Connect>>, drain: Drain) {
     let stops = drain.stops.clone();
-    listen::accept(listener, drain, |stream: TcpStream| {
+    let mut newest = serves.clone();
+    let tidy = async {
+        loop {
+            let connect = Arc::clone(&newest.borrow_and_update());
+            tokio::select! {
+                () = connect.tidy() => {}
+                changed = newest.changed() => if changed.is_err() { return std::future::pending().await },
+            }
+        }
+    };
+    let accept = listen::accept(listener, drain, |stream: TcpStream| {
         let (mut serves, stops) = (serves.clone(), stops.clone());
         let connect = Arc::clone(&serves.borrow_and_update());
         let goodbye = async move {
@@ -306,8 +316,11 @@ async fn serve_tunnels(listener: TcpListener, serves: watch::Receiver<Arc<Connec
             }
         };
         connect.serve(stream, goodbye)
-    })
-    .await;
+    });
+    tokio::select! {
+        () = accept => {}
+        () = tidy => {}
+    }
 }
 
 /// Opens a listener; returns it with its address.

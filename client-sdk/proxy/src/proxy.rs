@@ -101,17 +101,25 @@ impl Proxy {
         let operators = Drain::default();
         let (inbound, began) = (draining.clone(), Instant::now());
         let readiness = Readiness { damper: damper.clone(), reach, inbound, began };
-        let counted = Arc::clone(&counters);
+        let (counted, noted) = (Arc::clone(&counters), Arc::clone(&counters));
         let metrics = move || counted.text() + &more.as_ref().map(|more| more()).unwrap_or_default();
         let admin = Admin::new(move || readiness.problem().map(str::to_owned), metrics);
-        operators.tasks.spawn(admin.draining(draining.clone()).run(listener, operators.clone()));
+        let admin = admin.draining(draining.clone()).noting(move || noted.rejection());
+        operators.tasks.spawn(admin.run(listener, operators.clone()));
         listeners.serve();
         let following = async {
             let Some(follow) = &mut follow else { return std::future::pending::<()>().await };
+            let mut waiting = None;
             loop {
-                let changed = follow.changed().await;
-                if let Some(changed) = apply(follow, changed, &mut listeners, &counters).await {
-                    drain = changed;
+                let (changed, is_again) = match (follow.changed(waiting.is_some()).await, waiting.take()) {
+                    (Some(changed), _) => (changed, false),
+                    (None, Some(config)) => (Ok(config), true),
+                    (None, None) => continue,
+                };
+                match apply(follow, changed, is_again, &mut listeners, &counters).await {
+                    Applied::InForce(changed) => drain = changed,
+                    Applied::Waits(config) => waiting = Some(*config),
+                    Applied::Rejected => {}
                 }
             }
         };
@@ -128,35 +136,43 @@ impl Proxy {
     }
 }
 
-/// Applies what was read of a changed file. Returns the drain time of a configuration that is in force now.
+/// What became of a changed configuration.
+enum Applied {
+    /// It is in force, with this drain time.
+    InForce(Duration),
+    /// A listener did not open, which may be otherwise later.
+    Waits(Box<Config>),
+    Rejected,
+}
+
+/// Applies what was read of a changed file.
 async fn apply(
     follow: &Follow,
     changed: Result<Config, String>,
+    is_again: bool,
     listeners: &mut Listeners,
     counters: &Counters,
-) -> Option<Duration> {
+) -> Applied {
     let file = follow.file().display();
-    let applied = match changed {
-        Ok(config) => {
-            let drain = config.drain;
-            let applied = listeners.change(config).await.map(|()| drain);
-            applied.map_err(|faults| {
+    let (problem, waits) = match changed {
+        Ok(config) => match listeners.change(config.clone()).await {
+            Ok(()) => {
+                counters.applied();
+                listeners.serve();
+                tracing::info!(target: "damper", %file, "changed configuration in force");
+                return Applied::InForce(config.drain);
+            }
+            Err(faults) => {
+                let waits = faults.iter().all(|fault| matches!(fault, StartError::Listen { .. }));
                 let lines: Vec<_> = faults.iter().map(ToString::to_string).collect();
-                lines.join("\n")
-            })
-        }
-        Err(problem) => Err(problem),
+                (lines.join("\n"), waits.then_some(config))
+            }
+        },
+        Err(problem) => (problem, None),
     };
-    counters.configured(applied.is_ok());
-    match applied {
-        Ok(drain) => {
-            listeners.serve();
-            tracing::info!(target: "damper", %file, "changed configuration in force");
-            Some(drain)
-        }
-        Err(problem) => {
-            tracing::error!(target: "damper", %file, %problem, "configuration rejected; the former one stays in force");
-            None
-        }
+    if !is_again {
+        tracing::error!(target: "damper", %file, %problem, "configuration rejected; the former one stays in force");
     }
+    counters.rejected(problem, is_again);
+    waits.map_or(Applied::Rejected, |config| Applied::Waits(Box::new(config)))
 }

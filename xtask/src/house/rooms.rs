@@ -96,6 +96,7 @@ pub(crate) const LEVELS: [Level; 18] = [
             "request_body",
             "listen",
             "outbound",
+            "names",
             "connect",
             "inbound",
             "listeners",

@@ -113,6 +113,67 @@ async fn tls_to_a_listed_host_passes_as_bytes() {
     assert_eq!((running.counters)().byte_tunnels, 1);
 }
 
+/// One side ends its sending, and the other still answers; to a host that is listed, and to another.
+#[tokio::test]
+async fn half_closed_tunnel_still_answers() {
+    for is_listed in [true, false] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let running = connecting(address).await;
+        let host = if is_listed { "inventory.test:50051".to_owned() } else { address.to_string() };
+        let (_, mut stream) = ask(&running, &format!("CONNECT {host}")).await;
+        let far = tokio::spawn(async move {
+            // The proxy connects to its callees on its own too, and begins with HTTP/2 there.
+            let mut others = Vec::new();
+            loop {
+                let mut stream = within(listener.accept()).await.unwrap().0;
+                let mut begin = [0; 3];
+                within(stream.read_exact(&mut begin)).await.unwrap();
+                if &begin != b"ask" {
+                    others.push(stream);
+                    continue;
+                }
+                let mut rest = Vec::new();
+                within(stream.read_to_end(&mut rest)).await.unwrap();
+                // The caller has ended; the answer takes its time.
+                for _ in 0..100 {
+                    tokio::task::yield_now().await;
+                }
+                stream.write_all(b"answer to ").await.unwrap();
+                stream.write_all(&rest).await.unwrap();
+                return;
+            }
+        });
+        stream.write_all(b"ask: all").await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut back = Vec::new();
+        within(stream.read_to_end(&mut back)).await.unwrap();
+        assert_eq!(back, b"answer to : all", "listed: {is_listed}");
+        far.await.unwrap();
+    }
+}
+
+/// Whether it is silent before its CONNECT or after it.
+#[tokio::test(start_paused = true)]
+async fn silent_connection_is_closed_after_5_s() {
+    let server = Server::start().await;
+    let running = connecting(server.address).await;
+    for speaks in [false, true] {
+        let began = tokio::time::Instant::now();
+        let mut stream = if speaks {
+            ask(&running, "CONNECT inventory.test:50051").await.1
+        } else {
+            TcpStream::connect(running.addresses.connect.unwrap()).await.unwrap()
+        };
+        let mut rest = Vec::new();
+        // A reset is an end too.
+        _ = within(stream.read_to_end(&mut rest)).await;
+        let seconds = began.elapsed().as_secs_f64();
+        assert!((5.0..6.0).contains(&seconds) && rest.is_empty(), "{seconds} s, {rest:?}, speaks: {speaks}");
+    }
+    assert_eq!((running.counters)().governed_tunnels, 0);
+}
+
 #[tokio::test]
 async fn requests_that_are_no_tunnel_are_refused() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -141,6 +141,31 @@ async fn wrong_configuration_changes_nothing_and_is_counted() {
     called(&mut client, &mut server, b"stock").await;
 }
 
+/// The port is taken at first. The file does not change again.
+#[tokio::test]
+async fn listener_opens_once_its_port_is_free() {
+    let mut server = Server::start().await;
+    let (stays, taken) = (free(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let added = taken.local_addr().unwrap();
+    let mut following = Following::start(&outbound(&[("stock", stays, server.address)])).await;
+    let admin = following.running.addresses.admin;
+    let both = outbound(&[("stock", stays, server.address), ("price", added, server.address)]);
+    assert!(!following.change(&both).await);
+    let (code, text) = ask(admin, "GET /readyz").await;
+    assert!(code == 200 && text.contains(&format!("outbound[1].listen: {added}: ")), "{code} {text}");
+    called(&mut Client::connect(stays).await, &mut server, b"stock").await;
+    drop(taken);
+    within(async {
+        while (following.running.counters)().configurations == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    called(&mut Client::connect(added).await, &mut server, b"price").await;
+    assert_eq!(ask(admin, "GET /readyz").await, (200, "ready\n".to_owned()));
+    assert_eq!((following.running.counters)().rejected_configurations, 1, "counted once");
+}
+
 #[tokio::test]
 async fn service_that_moves_gets_new_connections() {
     let (mut one, mut two) = (Server::start().await, Server::start().await);

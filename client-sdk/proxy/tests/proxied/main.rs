@@ -7,6 +7,7 @@ mod certificates;
 mod connecting;
 mod draining;
 mod following;
+mod keys;
 mod peers;
 mod pieces;
 mod resets;
