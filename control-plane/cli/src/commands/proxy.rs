@@ -4,6 +4,8 @@
 //! One line on stderr contains the addresses once the listeners are open.
 
 mod attempt;
+#[cfg(unix)]
+mod group;
 mod manifest;
 
 use std::net::SocketAddr;
@@ -101,7 +103,7 @@ async fn serve(session: &Session, args: &RunArgs) -> Result<(), CliError> {
     let proxy = bind(config, damper).await?;
     print_message(listening(proxy.addresses()));
     let follow = Follow::new(&args.file, text, args.how(), READ_EVERY);
-    proxy.metrics(metrics).follow(follow).run(async move { signals.next().await }).await;
+    proxy.metrics(metrics).follow(follow).run(async move { _ = signals.next().await }).await;
     Ok(())
 }
 

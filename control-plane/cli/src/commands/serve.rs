@@ -31,7 +31,7 @@ pub(crate) async fn run(args: ServeArgs) -> Result<(), CliError> {
     let how = protection(&settings);
     let server = tokio::select! {
         server = Server::bind(settings) => server.map_err(|error| not_started(&error))?,
-        () = signals.next() => return Ok(()),
+        _ = signals.next() => return Ok(()),
     };
     announce(&server, log, how);
     let shutdown = async move {
@@ -136,6 +136,16 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// A signal that ends a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// SIGTERM.
+    #[cfg_attr(not(unix), allow(dead_code, reason = "there is no such signal"))]
+    Terminate,
+    /// SIGINT, as of Ctrl-C.
+    Interrupt,
+}
+
 /// Signals that end a server.
 pub(super) struct Signals {
     #[cfg(unix)]
@@ -153,10 +163,10 @@ impl Signals {
     }
 
     #[cfg(unix)]
-    pub(super) async fn next(&mut self) {
+    pub(super) async fn next(&mut self) -> Stop {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => Stop::Terminate,
+            _ = self.interrupt.recv() => Stop::Interrupt,
         }
     }
 
@@ -166,9 +176,10 @@ impl Signals {
     }
 
     #[cfg(not(unix))]
-    pub(super) async fn next(&mut self) {
+    pub(super) async fn next(&mut self) -> Stop {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
+        Stop::Interrupt
     }
 }

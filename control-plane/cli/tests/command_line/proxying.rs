@@ -114,6 +114,60 @@ fn tried_command_has_the_variables_and_gives_its_status() {
     assert_eq!(ended.out.lines().collect::<Vec<_>>(), expected);
 }
 
+/// Runs a shell script under `damper proxy try`; `act` gets the process and the first line of its output.
+#[cfg(unix)]
+fn tried(script: &str, act: impl FnOnce(u32, &str)) -> (i32, String) {
+    let mut command = damper();
+    command.args(["proxy", "try", "--service", "shop", "--", "sh", "-c", script]);
+    command.env("DAMPER_SERVER", "http://127.0.0.1:1").stdin(Stdio::null());
+    let mut child = command.stderr(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut first = String::new();
+    out.read_line(&mut first).unwrap();
+    act(child.id(), first.trim());
+    let mut rest = String::new();
+    // Its end: no process has the output any more.
+    out.read_to_string(&mut rest).unwrap();
+    (child.wait().unwrap().code().unwrap(), rest)
+}
+
+/// Returns true if a process runs. One that has ended may stay in the table until its parent looks.
+#[cfg(unix)]
+fn runs(id: &str) -> bool {
+    let shown = std::process::Command::new("ps").args(["-o", "stat=", "-p", id]).output().unwrap();
+    let state = String::from_utf8(shown.stdout).unwrap();
+    !matches!(state.trim().chars().next(), None | Some('Z'))
+}
+
+#[test]
+#[cfg(unix)]
+fn signal_reaches_all_processes_of_a_tried_command() {
+    for (signal, code) in [("TERM", 7), ("INT", 8)] {
+        let mut started = String::new();
+        // The shell waits for the process that it has started, which writes nothing when it ends.
+        let script = "trap 'echo asked; exit 7' TERM; trap 'echo asked; exit 8' INT; \
+            sh -c 'trap \"exit 0\" INT; sleep 1000 & wait' & echo $!; wait";
+        let (status, rest) = tried(script, |damper, line| {
+            assert!(runs(line), "{line:?}");
+            started = line.to_owned();
+            let damper = damper.to_string();
+            let sent = std::process::Command::new("kill").args([&format!("-{signal}"), &damper]).status();
+            assert!(sent.unwrap().success());
+        });
+        assert_eq!((status, rest.as_str()), (code, "asked\n"), "{signal}");
+        assert!(!runs(&started), "{signal} left a process");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn processes_that_a_tried_command_leaves_are_ended() {
+    let mut left = String::new();
+    let (status, _) = tried("sleep 1000 & echo $!; exit 3", |_, line| left = line.to_owned());
+    assert_eq!(status, 3);
+    assert!(!runs(&left));
+}
+
 #[test]
 fn wrong_callee_of_try_is_a_usage_error() {
     for callee in ["stock", "stock=127.0.0.1:1", "stock:50051=there"] {

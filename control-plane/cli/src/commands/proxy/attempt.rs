@@ -12,8 +12,10 @@ use std::time::Duration;
 use clap::Args;
 use damper_proxy::{Config, ReadConfig};
 use serde_json::{Value, json};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
+#[cfg(unix)]
+use super::group::Group;
 use super::{bind, connect, listening};
 use crate::commands::admin_port::log_to_stderr;
 use crate::commands::serve::Signals;
@@ -74,18 +76,19 @@ pub(super) async fn run(session: &Session, args: TryArgs) -> Result<(), CliError
     for name in ["NO_PROXY", "no_proxy", "no_grpc_proxy"] {
         command.env_remove(name);
     }
-    let mut child = command.spawn().map_err(CliError::io(program.display()))?;
+    let (mut child, group) = Group::spawn(&mut command).map_err(CliError::io(program.display()))?;
     let mut ended = None;
     proxy
         .run(async {
             tokio::select! {
                 status = child.wait() => ended = Some(status),
-                () = signals.next() => {
+                stop = signals.next() => {
                     // It still makes calls while it ends.
-                    terminate(&child).await;
+                    group.signal(stop);
                     ended = tokio::time::timeout(END_WITHIN, child.wait()).await.ok();
                 }
             }
+            group.end(if ended.is_some() { END_WITHIN } else { Duration::ZERO }).await;
         })
         .await;
     match ended {
@@ -97,12 +100,19 @@ pub(super) async fn run(session: &Session, args: TryArgs) -> Result<(), CliError
     }
 }
 
-/// Asks the command to end.
-async fn terminate(child: &Child) {
-    let Some(id) = child.id() else { return };
-    if let Err(error) = Command::new("kill").args(["-TERM", &id.to_string()]).status().await {
-        print_message(format_args!("the command is not asked to end: {error}"));
+/// What a command has started is unknown here.
+#[cfg(not(unix))]
+struct Group;
+
+#[cfg(not(unix))]
+impl Group {
+    fn spawn(command: &mut Command) -> std::io::Result<(tokio::process::Child, Self)> {
+        Ok((command.spawn()?, Self))
     }
+
+    fn signal(&self, _: crate::commands::serve::Stop) {}
+
+    async fn end(&self, _: Duration) {}
 }
 
 /// Returns the exit status of a command as a shell has it: 128 and the signal if one ended it.

@@ -139,6 +139,6 @@ async fn work(session: &Session, args: RunArgs) -> Result<(), CliError> {
 async fn stop(damper: &Damper, mut signals: Signals) {
     tokio::select! {
         () = damper.shutdown() => {}
-        () = signals.next() => std::process::exit(INTERRUPTED),
+        _ = signals.next() => std::process::exit(INTERRUPTED),
     }
 }
