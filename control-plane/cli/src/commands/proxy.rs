@@ -4,6 +4,7 @@
 //! One line on stderr contains the addresses once the listeners are open.
 
 mod attempt;
+mod callees;
 #[cfg(unix)]
 mod group;
 mod manifest;

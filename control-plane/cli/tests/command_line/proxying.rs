@@ -248,6 +248,30 @@ fn manifest_puts_the_proxy_before_the_service() {
 }
 
 #[test]
+fn manifest_leads_callees_to_the_proxy_by_the_hosts_file() {
+    let callees = ["stock:50051", "price.shop.svc:7000", "stock:50052", "tax.office.svc.cluster.local:80"];
+    let arguments: Vec<_> = callees.iter().flat_map(|callee| ["--callee", callee]).collect();
+    let (documents, notes, folder) = manifest(WORKLOAD, &arguments);
+    let config = checked_config(&documents[0], &folder);
+    let listener =
+        |callee: &str, listen: &str, to: &str| json!({ "callee": callee, "listen": listen, "to": to });
+    let expected = json!([
+        listener("stock", "127.0.0.11:50051", "stock.shop.svc.cluster.local.:50051"),
+        listener("price", "127.0.0.12:7000", "price.shop.svc.cluster.local.:7000"),
+        listener("stock", "127.0.0.11:50052", "stock.shop.svc.cluster.local.:50052"),
+        listener("tax.office", "127.0.0.13:80", "tax.office.svc.cluster.local.:80"),
+    ]);
+    assert_eq!(config["outbound"], expected);
+    let aliases = json!([
+        { "ip": "127.0.0.11", "hostnames": ["stock"] },
+        { "ip": "127.0.0.12", "hostnames": ["price.shop.svc"] },
+        { "ip": "127.0.0.13", "hostnames": ["tax.office.svc.cluster.local"] },
+    ]);
+    assert_eq!(documents[1]["spec"]["template"]["spec"]["hostAliases"], aliases);
+    assert!(!notes.contains("outbound"), "{notes}");
+}
+
+#[test]
 fn manifest_moves_the_service_behind_a_headless_name() {
     let workload =
         WORKLOAD.replace("spec:\n  selector: { app", "spec:\n  clusterIP: None\n  selector: { app");
@@ -289,4 +313,16 @@ fn manifest_without_one_workload_or_port_is_refused() {
     refused(&WORKLOAD.replace("{ name: grpc, containerPort: 50051 }", two), &[], "several ports");
     refused(WORKLOAD, &["--port", "65535"], "no port above 65535 is free");
     refused("kind: [", &[], "line ");
+    for (callee, problem) in [
+        ("stock", "must be HOST:PORT"),
+        ("stock:0", "port from 1 to 65535"),
+        ("payments.pay.example.com:443", "must be NAME, NAME.NAMESPACE"),
+        ("10.0.0.1:80", "must be the name of a Service"),
+        ("stock.:80", "dot at its end"),
+    ] {
+        refused(WORKLOAD, &["--callee", callee], problem);
+    }
+    refused(WORKLOAD, &["--callee", "stock:1", "--callee", "stock:1"], "is there twice");
+    let nowhere = WORKLOAD.replace(", namespace: shop", "");
+    refused(&nowhere, &["--callee", "stock:1"], "has no namespace");
 }

@@ -14,6 +14,7 @@ use clap::Args;
 use damper_document::{Document, Value, parse, to_yaml};
 use serde_json::json;
 
+use super::callees::Callees;
 use crate::error::{CliError, print_message};
 use crate::output;
 
@@ -37,6 +38,10 @@ pub(super) struct ManifestArgs {
     /// Port on which the service serves gRPC; default: the only port of the container
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
+    /// A service that the workload calls, as it dials it; the hosts file of the pod leads it to the proxy.
+    /// Repeatable
+    #[arg(long = "callee", value_name = "HOST:PORT")]
+    callees: Vec<String>,
     /// Image of the proxy
     #[arg(long, default_value = concat!("damper:", env!("CARGO_PKG_VERSION")))]
     image: String,
@@ -87,7 +92,11 @@ fn documents_for(documents: &[Document<Value>], args: &ManifestArgs) -> Result<P
         services.iter().any(|service| service.pointer("/spec/clusterIP") == Some(&json!("None")));
     let other = workload.free_port()?;
     let (listen, to) = if is_headless { (workload.port, other) } else { (other, workload.port) };
-    let mut notes = vec![format!("add the callees of {} to `outbound` in proxy.yaml", workload.name)];
+    let callees = Callees::read(&args.callees, text(workload.whole, "/metadata/namespace"))?;
+    let mut notes = Vec::new();
+    if callees.outbound.is_empty() {
+        notes.push(format!("name the callees of {} with --callee, or add them to `outbound`", workload.name));
+    }
     if is_headless {
         notes.push(format!("a Service is headless: {} must listen on 127.0.0.1:{to}", workload.name));
     } else {
@@ -101,7 +110,7 @@ fn documents_for(documents: &[Document<Value>], args: &ManifestArgs) -> Result<P
             notes.push(format!("no Service selects the pods: set its targetPort to {PORT_NAME}"));
         }
     }
-    let mut printed = vec![workload.config_map(listen, to), workload.patch(listen, args)];
+    let mut printed = vec![workload.config_map(listen, to, &callees), workload.patch(listen, args, &callees)];
     if !is_headless {
         printed.extend(services.iter().filter_map(|service| workload.service_patch(service)));
     }
@@ -152,17 +161,17 @@ impl<'a> Workload<'a> {
             })
     }
 
-    fn config_map(&self, listen: u16, to: u16) -> Value {
+    fn config_map(&self, listen: u16, to: u16, callees: &Callees) -> Value {
         let proxy = json!({
             "service": self.name,
             "inbound": { "listen": format!("0.0.0.0:{listen}"), "to": format!("127.0.0.1:{to}") },
-            "outbound": [],
+            "outbound": callees.outbound,
         });
         let data = json!({ "proxy.yaml": to_yaml(&proxy) });
         json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": self.metadata(&self.config_name()), "data": data })
     }
 
-    fn patch(&self, listen: u16, args: &ManifestArgs) -> Value {
+    fn patch(&self, listen: u16, args: &ManifestArgs, callees: &Callees) -> Value {
         let exec = |command: &str| json!({ "exec": { "command": ["/damper", "proxy", command] } });
         let mut probe = exec("ready");
         probe["periodSeconds"] = json!(5);
@@ -182,6 +191,9 @@ impl<'a> Workload<'a> {
             "initContainers": [proxy],
             "volumes": [{ "name": "damper-proxy", "configMap": { "name": self.config_name() } }],
         });
+        if !callees.host_aliases.is_empty() {
+            pod["hostAliases"] = json!(callees.host_aliases);
+        }
         if self.container.pointer("/lifecycle/preStop").is_none() {
             let sleep = json!({ "preStop": { "sleep": { "seconds": SLEEP_SECONDS } } });
             pod["containers"] = json!([{ "name": self.container["name"], "lifecycle": sleep }]);
