@@ -116,9 +116,10 @@ impl Inner {
             let Some(lease) = state.leases.get(key) else { return };
             let policy = state.policy(&lease.record.lane.queue);
             let mut job = lease.record.job;
+            let (settings, is_alone, random) = (policy.settings(), lease.is_alone, fastrand::u64(..));
             let next = match how {
-                HowEnded::Lost => job.lost(policy.settings(), lease.is_alone, now.wall, fastrand::u64(..)),
-                HowEnded::Unknown => job.unknown(policy.settings(), now.wall),
+                HowEnded::Lost => job.lost(settings, is_alone, now.wall, random),
+                HowEnded::Unknown => job.unknown(settings, is_alone, now.wall, random),
                 HowEnded::Released(wait) => job.released(now.wall + wait),
                 HowEnded::Over(end) => Next::End(end),
             };

@@ -10,7 +10,8 @@
 //!   restarted. A job that is lost again may be what kills its workers. It is a suspect and must be delivered
 //!   alone; only then is its loss held against it, and not against a job that shared its worker.
 //! - A worker can disappear before it reports that a delivery has begun. The attempt counts, because it may
-//!   have been one; the loss does not.
+//!   have been one. It also counts towards the suspicion: a job can kill its worker faster than the report is
+//!   sent. It does not make a job dead unless that was delivered alone.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::outcome::fate::Fate;
 pub const PAUSE: Duration = Duration::from_secs(60);
 /// Longest pushback; a longer one is shortened to it.
 pub const MAX_PUSHBACK: Duration = Duration::from_secs(24 * 3600);
-/// Lost deliveries in a row after which a job is a suspect, if `max_lost` is greater.
+/// Deliveries in a row whose worker disappeared, after which a job is a suspect, if `max_lost` is greater.
 const SUSPECT_AFTER: u32 = 2;
 
 /// What follows the end of a delivery.
@@ -114,6 +115,24 @@ impl Job {
 
     /// Records a lost delivery. `is_alone`: its worker had no other one.
     pub fn lost(&mut self, settings: &QueueSettings, is_alone: bool, now: Wall, random: u64) -> Next {
+        self.vanished(settings, is_alone, true, now, random)
+    }
+
+    /// Records a delivery that was sent to a worker which disappeared without reporting that it began.
+    /// `is_alone`: its worker had no other one.
+    pub fn unknown(&mut self, settings: &QueueSettings, is_alone: bool, now: Wall, random: u64) -> Next {
+        self.vanished(settings, is_alone, is_alone, now, random)
+    }
+
+    /// Records a delivery whose worker disappeared. `is_proof`: it counts towards `max_lost`.
+    fn vanished(
+        &mut self,
+        settings: &QueueSettings,
+        is_alone: bool,
+        is_proof: bool,
+        now: Wall,
+        random: u64,
+    ) -> Next {
         self.count_attempt();
         let is_first = self.lost == 0;
         if is_alone || !self.is_suspect(settings) {
@@ -122,7 +141,7 @@ impl Job {
         let retry = settings.retry();
         if now > self.expires {
             Next::End(JobEnd::Expired)
-        } else if self.lost >= settings.max_lost {
+        } else if is_proof && self.lost >= settings.max_lost {
             Next::End(JobEnd::Lost)
         } else if self.attempts >= retry.max_attempts {
             Next::End(JobEnd::Dead(Fate::AttemptsExhausted))
@@ -133,18 +152,6 @@ impl Job {
                 Some(wait) => self.after_wait(settings, wait, now),
                 None => Next::End(JobEnd::Dead(Fate::AttemptsExhausted)),
             }
-        }
-    }
-
-    /// Records a delivery that was sent to a worker which disappeared without reporting that it began.
-    pub fn unknown(&mut self, settings: &QueueSettings, now: Wall) -> Next {
-        self.count_attempt();
-        if now > self.expires {
-            Next::End(JobEnd::Expired)
-        } else if self.attempts >= settings.retry().max_attempts {
-            Next::End(JobEnd::Dead(Fate::AttemptsExhausted))
-        } else {
-            Next::At(now)
         }
     }
 

@@ -45,7 +45,7 @@ pub struct Job {
     pub attempts: u32,
     /// Attempts made before the submission, or before the last replay.
     pub sends_before: u32,
-    /// Lost deliveries in a row. Those of a suspect count only if it was delivered alone.
+    /// Deliveries in a row whose worker disappeared. Those of a suspect count only if it was delivered alone.
     pub lost: u32,
     /// Position in the sequence of waits.
     pub waits: Sequence,

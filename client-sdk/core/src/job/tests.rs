@@ -261,15 +261,51 @@ fn lost_job_is_repeated_at_once_then_alone_then_dead() {
     assert_eq!(last.lost(&settings, false, NOW, 0), dead(Fate::AttemptsExhausted));
 }
 
+/// A job that kills its worker within microseconds: no start is ever reported.
 #[test]
-fn delivery_of_unknown_begin_is_an_attempt_and_no_loss() {
+fn second_unknown_end_in_a_row_makes_a_job_a_suspect() {
+    let check = |max_lost, ends: &[(bool, Next)]| {
+        let mut settings = with_retry(|retry| retry.max_attempts = 1_000);
+        settings.max_lost = max_lost;
+        let mut job = job(&settings);
+        let suspect = ends.iter().enumerate().map(|(i, (is_alone, next))| {
+            let ended = job.unknown(&settings, *is_alone, NOW, 0);
+            assert_eq!(ended, *next, "{max_lost}, end {}", i + 1);
+            job.is_suspect(&settings)
+        });
+        (suspect.collect::<Vec<_>>(), job.attempts)
+    };
+    let (now, wait, end) = (Next::At(NOW), after(secs(1)), Next::End(JobEnd::Lost));
+    let (shared, alone) = (false, true);
+    assert_eq!(check(5, &[(shared, now), (shared, wait)]), (vec![false, true], 2));
+    // Others' deaths are not held against it; its own are.
+    let isolated =
+        [(shared, now), (shared, wait), (shared, wait), (alone, wait), (alone, wait), (alone, end)];
+    assert_eq!(check(5, &isolated).1, 6);
+    assert_eq!(check(1, &[(shared, now), (shared, wait), (alone, end)]).0, [true; 3]);
+    assert_eq!(check(2, &[(shared, now), (shared, wait), (alone, end)]).0, [true; 3]);
+
+    let settings = with_retry(|retry| retry.max_attempts = 3);
+    let mut job = job(&settings);
+    job.lost(&settings, false, NOW, 0);
+    job.unknown(&settings, false, NOW, 0);
+    assert!(job.is_suspect(&settings), "one whose start was reported counts as well");
+    let mut survived = Job { attempts: 0, ..job };
+    survived.failed(&settings, &UNAVAILABLE, false, NOW, 0);
+    survived.unknown(&settings, false, NOW, 0);
+    assert!(!survived.is_suspect(&settings), "not in a row");
+}
+
+#[test]
+fn delivery_of_unknown_begin_is_an_attempt() {
     let settings = with_retry(|retry| retry.max_attempts = 2);
-    let mut job = Job { lost: 1, ..job(&settings) };
-    assert_eq!(job.unknown(&settings, NOW), Next::At(NOW));
-    assert_eq!((job.attempts, job.lost), (1, 1));
+    let mut job = job(&settings);
+    assert_eq!(job.unknown(&settings, false, NOW, 0), Next::At(NOW));
+    assert_eq!(job.attempts, 1);
     let mut late = job;
-    assert_eq!(late.unknown(&settings, job.expires + ms(1)), Next::End(JobEnd::Expired));
-    assert_eq!(job.unknown(&settings, NOW), dead(Fate::AttemptsExhausted));
+    let expired = job.expires + ms(1);
+    assert_eq!(late.unknown(&settings, false, expired, 0), Next::End(JobEnd::Expired));
+    assert_eq!(job.unknown(&settings, false, NOW, 0), dead(Fate::AttemptsExhausted));
 }
 
 #[test]

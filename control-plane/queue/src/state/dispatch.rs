@@ -71,6 +71,10 @@ impl State {
             let queue = self.queue(&ask.lane.queue);
             queue.unused(&policy, &ask.lane.route, ask.is_probe, now.time);
         }
+        // A worker that was reserved for more jobs than there are is free now.
+        for no in &ask.workers {
+            self.send_alone(*no, now);
+        }
     }
 
     fn unreserve(&mut self, no: WorkerNo, ask: &Ask, unused: bool) {

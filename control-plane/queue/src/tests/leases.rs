@@ -30,7 +30,7 @@ async fn lease_ends_10_s_after_its_stream_was_cut() {
 
 /// A worker that was killed had no time to report that it began.
 #[tokio::test(start_paused = true)]
-async fn delivery_that_may_have_begun_is_an_attempt_and_no_loss() {
+async fn delivery_that_may_have_begun_is_an_attempt() {
     let mut rig = rig(|settings| settings.policy.retry.as_mut().unwrap().max_attempts = 2).await;
     let id = rig.submit(1).await[0];
     for number in 1..=2 {
@@ -38,10 +38,35 @@ async fn delivery_that_may_have_begun_is_an_attempt_and_no_loss() {
         assert_eq!(worker.receive().await.number, number);
         drop(worker);
         sleep(SECOND * 11).await;
-        let job = rig.record(id).await.job;
-        assert_eq!((job.attempts, job.lost), (number, 0));
+        assert_eq!(rig.record(id).await.job.attempts, number);
     }
-    assert_eq!(rig.state(id).await, StateKind::Dead);
+    let record = rig.record(id).await;
+    assert_eq!((record.state.kind(), &*record.ended), (StateKind::Dead, "attempts_exhausted"));
+}
+
+/// The handler kills its worker before the worker can report that it began.
+#[tokio::test(start_paused = true)]
+async fn job_that_kills_at_once_is_delivered_alone_then_dead() {
+    let mut rig = rig(|settings| settings.max_lost = 3).await;
+    let suspect = rig.submit(1).await[0];
+    for number in 1..=2 {
+        let mut worker = rig.worker(1).await;
+        assert_eq!(worker.receive().await.number, number);
+        drop(worker);
+        sleep(SECOND * 12).await;
+    }
+    let mut worker = rig.worker(10).await;
+    let began = Instant::now();
+    let alone = worker.receive().await;
+    assert_eq!((alone.job, alone.number), (suspect, 3));
+    assert!(began.elapsed() < SECOND, "a worker without deliveries gets it at once");
+    let other = rig.submit(1).await[0];
+    assert!(worker.deliveries(SECOND * 2).await.is_empty(), "it is alone");
+    drop(worker);
+    sleep(SECOND * 11).await;
+    let record = rig.record(suspect).await;
+    assert_eq!((record.state.kind(), &*record.ended, record.job.attempts), (StateKind::Dead, "lost", 3));
+    assert_eq!(rig.worker(1).await.receive().await.job, other);
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,8 +79,11 @@ async fn bye_releases_what_did_not_start_at_once() {
     worker.send(FromWorker::Bye).await;
     let mut other = rig.worker(2).await;
     let began = Instant::now();
-    assert_eq!(other.receive().await.job, waiting.job);
+    let again = other.receive().await;
+    assert_eq!((again.job, again.number), (waiting.job, 2));
     assert!(began.elapsed() < SECOND);
+    let job = rig.record(waiting.job).await.job;
+    assert_eq!((job.attempts, job.lost, again.sends_before), (0, 0, 0), "it uses no attempt");
     assert!(!worker.settle(started.lease, Settle::Done).await, "what runs is finished");
 }
 
@@ -69,9 +97,10 @@ async fn stream_that_ends_after_a_bye_loses_its_leases_at_once() {
     drop(worker);
     let mut other = rig.worker(1).await;
     let began = Instant::now();
-    other.receive().await;
+    let again = other.receive().await;
+    assert_eq!((again.number, again.sends_before), (2, 1));
     assert!(began.elapsed() < SECOND);
-    assert_eq!(rig.record(id).await.job.attempts, 1);
+    assert_eq!(rig.record(id).await.job.attempts, 1, "the handler was cut: it may have done its work");
 }
 
 #[tokio::test(start_paused = true)]
@@ -300,6 +329,24 @@ async fn lease_that_only_the_store_knows_may_have_begun() {
     other.send(FromWorker::Alive).await;
     assert_eq!(other.receive().await.number, 2);
     assert_eq!(rig.record(id).await.job.attempts, 1);
+}
+
+/// The token shows which request has made a lease.
+#[tokio::test(start_paused = true)]
+async fn unknown_commit_gives_back_its_own_leases_alone() {
+    let mut rig = rig(|_| {}).await;
+    let foreign = rig.submit(1).await[0];
+    let server = rig.store.inner.beat(Vec::new()).await.unwrap().server;
+    let lease = leased_elsewhere(&rig, foreign, server).await;
+    let own = rig.submit(1).await[0];
+    rig.store.loses_leases.store(true, Ordering::Relaxed);
+    let mut worker = rig.worker(1).await;
+    let again = worker.receive().await;
+    assert_eq!((again.job, again.number), (own, 2));
+    let mut other = rig.worker_with(0, vec![lease]).await;
+    assert!(other.lost.is_empty(), "its worker may have it");
+    assert!(!other.settle(lease, Settle::Done).await);
+    assert_eq!(rig.record(foreign).await.job.attempts, 1);
 }
 
 /// Leases a job in the store alone.

@@ -12,7 +12,9 @@ enum Event {
         is_alone: bool,
     },
     /// The worker disappears before it reports that it began.
-    Vanish,
+    Vanish {
+        is_alone: bool,
+    },
     Release,
     Finish,
     /// The worker settles a delivery that the server has booked as lost.
@@ -67,9 +69,9 @@ impl Model {
                 self.booked = Some(self.job);
                 self.job.lost(settings, is_alone, now, random)
             }
-            (Event::Vanish, State::Leased) => {
+            (Event::Vanish { is_alone }, State::Leased) => {
                 self.booked = Some(self.job);
-                self.job.unknown(settings, now)
+                self.job.unknown(settings, is_alone, now, random)
             }
             (Event::Release, State::Leased) => {
                 self.begun -= 1;
@@ -133,7 +135,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         8 => Just(Event::Deliver),
         4 => any_failure().prop_map(Event::Fail),
         3 => any::<bool>().prop_map(|is_alone| Event::Lose { is_alone }),
-        2 => Just(Event::Vanish),
+        2 => any::<bool>().prop_map(|is_alone| Event::Vanish { is_alone }),
         3 => Just(Event::Release),
         1 => Just(Event::Finish),
         2 => proptest::option::weighted(0.9, any_failure()).prop_map(Event::SettleLate),
@@ -239,8 +241,12 @@ proptest! {
         for is_alone in [false, true] {
             let mut lost = job;
             lost.lost(&settings, is_alone, now, random);
-            prop_assert!(lost.attempts == job.attempts.saturating_add(1) && lost.lost >= job.lost);
-            prop_assert!(lost.deliveries == job.deliveries);
+            let mut unknown = job;
+            unknown.unknown(&settings, is_alone, now, random);
+            for gone in [lost, unknown] {
+                prop_assert!(gone.attempts == job.attempts.saturating_add(1) && gone.lost >= job.lost);
+                prop_assert!(gone.deliveries == job.deliveries);
+            }
         }
         let mut ended = job;
         ended.failed(&settings, &failure, true, now, random);
