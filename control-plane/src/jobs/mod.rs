@@ -14,13 +14,17 @@ use damper_queue::store::{Filter, Store};
 use damper_queue::{JobChange, JobServer, Selection};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::state::error::ApiError;
 use crate::write::queue_jobs::QueueJobs;
 
 /// Time for the last commit when the server stops.
 const CLOSED_WITHIN: Duration = Duration::from_secs(2);
+
+/// Longest wait for the job server to close a deleted queue, and time between two checks.
+const CLOSED_QUEUE_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The jobs of this server.
 #[derive(Debug)]
@@ -73,25 +77,39 @@ impl Jobs {
 }
 
 impl QueueJobs for Jobs {
-    fn unended_jobs<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<u64, ApiError>> {
-        async move {
-            match self.server() {
-                Some(server) => Ok(server.unended(queue).await?),
-                None => Ok(0),
-            }
-        }
-        .boxed()
+    fn has_store(&self) -> bool {
+        self.server.is_some()
     }
 
-    fn purge_jobs<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<(u64, bool), ApiError>> {
+    fn unended_jobs<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<u64, ApiError>> {
+        async move { Ok(self.required()?.unended(queue).await?) }.boxed()
+    }
+
+    fn purge_jobs<'a>(
+        &'a self,
+        queue: &'a str,
+        only_count: bool,
+    ) -> BoxFuture<'a, Result<(u64, bool), ApiError>> {
         async move {
             let server = self.required()?;
             let filter = Filter { queue: queue.to_owned(), ..Filter::default() };
             let selection = Selection { filter, ..Selection::default() };
-            let changed = server.change(selection, JobChange::Remove, false).await?;
+            if !only_count {
+                closed(server, queue).await;
+            }
+            let changed = server.change(selection, JobChange::Remove, only_count).await?;
             Ok((changed.jobs, changed.more))
         }
         .boxed()
+    }
+}
+
+/// Waits until a deleted queue accepts and delivers nothing more. The snapshot reaches the job server within
+/// milliseconds.
+async fn closed(server: &JobServer, queue: &str) {
+    let began = Instant::now();
+    while server.has_policy(queue) && began.elapsed() < CLOSED_QUEUE_WITHIN {
+        sleep(LOOK_EVERY).await;
     }
 }
 

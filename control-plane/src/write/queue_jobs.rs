@@ -1,9 +1,11 @@
 //! Jobs of deleted queues: without their queue they would wait for ever.
 //!
-//! A queue with jobs that have not ended is not deleted, unless the request purges them. The store is asked
-//! before the write. With `purge_jobs` all jobs are deleted before the write, and again after it, since jobs
-//! may be submitted in between. Without it, a job that is submitted meanwhile is held until a queue of this
-//! name exists again.
+//! A queue with jobs that have not ended is not deleted, unless the request purges them. The job store is
+//! asked before the write, so a server without one does not delete queues. With `purge_jobs` the deletion of
+//! the queue is committed first, and its jobs are deleted after it: a deletion that fails deletes no job, and
+//! nothing is submitted to a queue that is gone. If jobs are left then, the error names the request that
+//! deletes them. A job that is submitted while its queue is deleted is held until a queue of this name exists
+//! again, or is purged in the same way.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -23,11 +25,17 @@ const NEXT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Jobs of the queues, as far as writes depend on them.
 pub(crate) trait QueueJobs: Debug + Send + Sync {
+    /// Returns true if this server has a job store.
+    fn has_store(&self) -> bool;
     /// Returns the number of jobs of a queue that have not ended, as the store has it now.
     fn unended_jobs<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<u64, ApiError>>;
-    /// Deletes jobs of a queue in any state, for a limited time. Returns their number, and true if there are
-    /// more.
-    fn purge_jobs<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<(u64, bool), ApiError>>;
+    /// Deletes jobs of a queue in any state, for a limited time, or only counts them. Returns their number,
+    /// and true if there are more.
+    fn purge_jobs<'a>(
+        &'a self,
+        queue: &'a str,
+        only_count: bool,
+    ) -> BoxFuture<'a, Result<(u64, bool), ApiError>>;
 }
 
 /// Returns the queues among deleted resources.
@@ -39,12 +47,18 @@ pub(crate) fn queues<'s>(deleted: impl IntoIterator<Item = &'s ResourceKey>) -> 
     deleted.into_iter().filter_map(queue).collect()
 }
 
-/// Errors if one of the deleted queues has jobs that have not ended, and the request does not purge them.
+/// Errors if one of the deleted queues has jobs that have not ended, and the request does not purge them, or
+/// if this server cannot know that.
 pub(crate) async fn check_deleted(
     jobs: &dyn QueueJobs,
     options: &v1::WriteOptions,
     queues: &[String],
 ) -> Result<(), ApiError> {
+    if let [name, ..] = queues
+        && !jobs.has_store()
+    {
+        return check_without_store(name, options);
+    }
     if options.purge_jobs {
         return Ok(());
     }
@@ -60,91 +74,81 @@ pub(crate) async fn check_deleted(
     Ok(())
 }
 
-/// Deletes all jobs of queues that are about to be deleted. Errors if the time was too short: the same
-/// request again continues. Returns the request for the write, which expects the revision after the records.
+/// Errors unless the request accepts that jobs of the queue may be left.
+fn check_without_store(name: &str, options: &v1::WriteOptions) -> Result<(), ApiError> {
+    let (problem, otherwise) = match options {
+        v1::WriteOptions { purge_jobs: true, .. } => ("cannot delete its jobs", ""),
+        v1::WriteOptions { force: true, .. } => return Ok(()),
+        _ => ("does not know whether it has jobs that have not ended", ", or delete it anyway by --force"),
+    };
+    Err(ApiError::Unmet(format!(
+        "queue {name} cannot be deleted here: this server has no job store (--queues) and {problem}; \
+         use a server that has it{otherwise}"
+    )))
+}
+
+/// Deletes all jobs of queues whose deletion is committed at this revision, if the request purges them.
+/// Errors if jobs are left, with what deletes them. Can be repeated: a queue that exists again is left as it
+/// is.
 pub(crate) async fn purge(
     writes: &Arc<Writes>,
-    mut asked: WriteRequest,
-    queues: &[String],
-) -> Result<WriteRequest, ApiError> {
-    if !asked.options.purge_jobs {
-        return Ok(asked);
+    asked: &WriteRequest,
+    queues: Vec<String>,
+    revision: u64,
+) -> Result<(), ApiError> {
+    if !asked.options.purge_jobs || queues.is_empty() {
+        return Ok(());
     }
     // The deletions are recorded even if the request ends early.
-    let (writes, queues) = (writes.clone(), queues.to_vec());
+    let (writes, asked) = (writes.clone(), asked.clone());
     let purging = tokio::spawn(async move {
         let began = Instant::now();
-        for name in queues {
-            if began.elapsed() > NEXT_WITHIN || purge_one(&writes, &mut asked, &name).await? {
-                return Err(ApiError::Unmet(format!(
-                    "queue {name} is not deleted yet: it has too many jobs to delete them in one request; \
-                     repeat it for the rest"
-                )));
-            }
+        for (i, name) in queues.iter().enumerate() {
+            let table = writes.fleet.table();
+            let exists = table.revision_of(&ResourceKey::Queue(name.clone())).is_some();
+            let problem = if table.revision() < revision {
+                "this server has not read the deletion of the queue back yet".to_owned()
+            } else if exists {
+                continue;
+            } else if began.elapsed() > NEXT_WITHIN {
+                TOO_MANY.to_owned()
+            } else {
+                match purge_one(&writes, &asked, name).await {
+                    Ok(false) => continue,
+                    Ok(true) => TOO_MANY.to_owned(),
+                    Err(error) => error.to_string(),
+                }
+            };
+            return Err(left(&queues[i..], revision, &problem));
         }
-        Ok(asked)
+        Ok(())
     });
     purging.await.map_err(|_| ApiError::Damaged("the deletion of jobs panicked".to_owned()))?
 }
 
-/// Deletes the jobs that were submitted until the queues were gone. An error is no failure of the request:
-/// without a queue jobs are held.
-pub(crate) async fn purge_rest(writes: &Arc<Writes>, asked: &WriteRequest, queues: &[String]) {
-    if let Err(error) = purge(writes, asked.clone(), queues).await {
-        tracing::warn!(%error, "jobs of a deleted queue are left");
-    }
+/// Why jobs are left if nothing has failed.
+const TOO_MANY: &str = "there are too many to delete them in one request";
+
+/// Returns the error for queues that are deleted, and jobs of them that are not.
+fn left(queues: &[String], revision: u64, problem: &str) -> ApiError {
+    let commands = queues.iter().map(|name| format!("`damper queues delete {name} --purge`"));
+    ApiError::Unmet(format!(
+        "deleted at revision {revision}, but jobs are left ({problem}); delete them with {}",
+        commands.collect::<Vec<_>>().join(", ")
+    ))
 }
 
 /// Deletes the jobs of one queue. Returns true if there are more.
-async fn purge_one(writes: &Arc<Writes>, asked: &mut WriteRequest, name: &str) -> Result<bool, ApiError> {
-    let (jobs, more) = writes.jobs.purge_jobs(name).await?;
+async fn purge_one(writes: &Arc<Writes>, asked: &WriteRequest, name: &str) -> Result<bool, ApiError> {
+    let (jobs, more) = writes.jobs.purge_jobs(name, false).await?;
     if jobs > 0 {
         let filter = Some(v1::JobFilter { queue: name.to_owned(), ..Default::default() });
         let kind = v1::JobActionKind::PurgeQueue.into();
         let action = v1::JobAction { kind, filter, jobs, more, ..Default::default() };
-        let revision = record_done(writes, asked, action).await?;
-        // The record itself is no change that the request did not expect.
-        let head = &mut asked.options.expected_head;
-        *head = head.map(|head| if head + 1 == revision { revision } else { head });
+        record_done(writes, asked, action).await?;
     }
     Ok(more)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use damper_core::Pattern;
-    use futures_util::FutureExt as _;
-
-    #[derive(Debug)]
-    struct OneJob;
-
-    impl QueueJobs for OneJob {
-        fn unended_jobs<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<u64, ApiError>> {
-            async move { Ok(u64::from(queue == "full")) }.boxed()
-        }
-
-        fn purge_jobs<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(u64, bool), ApiError>> {
-            async { Ok((0, false)) }.boxed()
-        }
-    }
-
-    #[tokio::test]
-    async fn queue_with_unended_jobs_is_not_deleted() {
-        let queue = |name: &str| ResourceKey::Queue(name.to_owned());
-        let rule = ResourceKey::Rule(Pattern::parse("*", "*", "full", "*").unwrap());
-        let others = [rule, queue("empty")];
-        let keeps = v1::WriteOptions::default();
-        assert!(check_deleted(&OneJob, &keeps, &queues(&others)).await.is_ok());
-        let all = queues(others.iter().chain([&queue("full")]));
-        let refused = check_deleted(&OneJob, &keeps, &all).await.unwrap_err();
-        assert!(matches!(refused, ApiError::Unmet(_)));
-        let text = refused.to_string();
-        assert!(
-            text.starts_with("queue full cannot be deleted: it has jobs that have not ended (1)"),
-            "{text}"
-        );
-        let purges = v1::WriteOptions { purge_jobs: true, ..Default::default() };
-        assert!(check_deleted(&OneJob, &purges, &all).await.is_ok());
-    }
-}
+mod tests;

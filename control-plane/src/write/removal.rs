@@ -59,27 +59,53 @@ impl Deletion<'_> {
         effects.chain.permit(&asked.options, |_| "key".to_owned()).map_err(ApiError::Faults)?;
         let queues = queue_jobs::queues([subject]);
         queue_jobs::check_deleted(&*writes.jobs, &asked.options, &queues).await?;
+        if asked.options.purge_jobs && !queues.is_empty() && table.revision_of(subject).is_none() {
+            return self.purge_missing(&table, queues, effects).await;
+        }
         if asked.options.validate_only {
             check_expected(&table, subject, *expected)?;
             table.revision_of(subject).ok_or_else(|| self.missing())?;
             return Ok(self.removed(table.revision(), effects));
         }
-        if asked.options.purge_jobs {
-            // Nothing is purged for a deletion that is going to fail.
-            check_expected(&table, subject, *expected)?;
-            table.revision_of(subject).ok_or_else(|| self.missing())?;
-            queue_jobs::purge(writes, (*asked).clone(), &queues).await?;
-        }
         let done = write(writes, asked, &table, SystemTime::now(), vec![self.edit()]).await?;
-        queue_jobs::purge_rest(writes, asked, &queues).await;
         if done.committed.repeated {
             return self.answer_repeated(&done).await;
         }
+        self.purge(&done).await?;
         self.done(&done, effects)
+    }
+
+    /// Deletes the jobs that are left of a queue that was deleted before.
+    async fn purge_missing(
+        &self,
+        table: &Snapshot,
+        queues: Vec<String>,
+        effects: Effects,
+    ) -> Result<DeletionResult, ApiError> {
+        let Self { writes, asked, subject, expected } = self;
+        check_expected(table, subject, *expected)?;
+        for name in &queues {
+            let (jobs, more) = writes.jobs.purge_jobs(name, true).await?;
+            if jobs == 0 && !more {
+                return Err(self.missing());
+            }
+        }
+        let revision = table.revision();
+        if !asked.options.validate_only {
+            queue_jobs::purge(writes, asked, queues, revision).await?;
+        }
+        Ok(self.removed(revision, effects))
+    }
+
+    /// Deletes the jobs of a deleted queue, if the request asks for it.
+    async fn purge(&self, done: &CompletedWrite) -> Result<(), ApiError> {
+        let queues = queue_jobs::queues([&self.subject]);
+        queue_jobs::purge(self.writes, self.asked, queues, done.committed.revision).await
     }
 
     /// Answers a request that was committed before.
     async fn answer_repeated(&self, first: &CompletedWrite) -> Result<DeletionResult, ApiError> {
+        self.purge(first).await?;
         let effects = self.effects(&first.before).await?;
         self.done(first, effects)
     }

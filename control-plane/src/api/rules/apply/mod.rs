@@ -44,13 +44,13 @@ pub(crate) async fn apply(
     request: Request<ApplyStream>,
 ) -> Result<v1::ApplyRulesResponse, ApiError> {
     // The reservation is kept until the set is written.
-    let (Apply { mut asked, claim, set }, _reservation) = tokio::select! {
+    let (Apply { asked, claim, set }, _reservation) = tokio::select! {
         read = read::read(writes, quota, request) => read?,
         () = stopping.cancelled() => return Err(ApiError::unavailable("this server of the control plane is stopping")),
     };
     let over = over_table(writes, &asked, claim, set);
     if let Some(first) = stored_answer(writes, &asked).await? {
-        return answer_repeated(writes, over, &first).await;
+        return answer_repeated(writes, &asked, over, &first).await;
     }
     let (resolved, chain) = check(writes, &asked, &over).await?;
     let DeferredSet { set, table: before, .. } = &over;
@@ -61,17 +61,11 @@ pub(crate) async fn apply(
             ChangeSetResult { revision: before.revision(), changes, pruned, chain, author_owner: None };
         return set.clone().response(writes, before, set_result).await;
     }
-    let queues = set.deleted_queues(&resolved.pruned);
-    if asked.options.purge_jobs {
-        // Nothing is purged for a set that is going to be rejected.
-        check_conditions(writes, &asked, &over, &resolved)?;
-        asked = queue_jobs::purge(writes, asked, &queues).await?;
-    }
     let done = write(writes, &asked, &over, &resolved).await?;
-    queue_jobs::purge_rest(writes, &asked, &queues).await;
     if done.committed.repeated {
-        return answer_repeated(writes, over, &done).await;
+        return answer_repeated(writes, &asked, over, &done).await;
     }
+    purge(writes, &asked, set, &done).await?;
     response(writes, set, &done, chain).await
 }
 
@@ -81,12 +75,25 @@ fn over_table(writes: &Writes, asked: &WriteRequest, claim: OwnershipClaim, set:
     DeferredSet { set: Arc::new(set), claim, table: writes.fleet.table(), author, at }
 }
 
+/// Deletes the jobs of the queues that a set has deleted, if the request asks for it.
+async fn purge(
+    writes: &Arc<Writes>,
+    asked: &WriteRequest,
+    set: &ChangeSet,
+    CompletedWrite { committed, .. }: &CompletedWrite,
+) -> Result<(), ApiError> {
+    let queues = set.deleted_queues(&set.not_named(committed));
+    queue_jobs::purge(writes, asked, queues, committed.revision).await
+}
+
 /// Answers a request that was committed before, with its results at that time.
 async fn answer_repeated(
     writes: &Arc<Writes>,
+    asked: &WriteRequest,
     over: DeferredSet,
     first: &CompletedWrite,
 ) -> Result<v1::ApplyRulesResponse, ApiError> {
+    purge(writes, asked, &over.set, first).await?;
     let over = DeferredSet { table: first.before.clone(), ..over };
     let chain = match over.claim.resolve(&over.set, &over.table) {
         Ok(resolved) => {
