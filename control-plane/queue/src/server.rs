@@ -108,25 +108,28 @@ impl JobServer {
     }
 
     /// Returns by how many jobs the store has too few, or too many if negative, compared with what this
-    /// server has submitted and deleted. `None` if other servers use the store, it does not respond, or jobs
-    /// come or go meanwhile.
-    pub async fn ledger_gap(&self) -> Option<i64> {
+    /// server has submitted and deleted.
+    ///
+    /// # Errors
+    /// It cannot be computed, for this reason.
+    pub async fn ledger_gap(&self) -> Result<i64, &'static str> {
+        const BUSY: &str = "jobs were submitted or deleted meanwhile";
         if self.inner.store.is_shared() {
-            return None;
+            return Err("other servers submit and delete jobs in the same store");
         }
         let before = self.ledger();
         let mut gap = None;
         // Twice: a commit may be in the store and not counted yet.
         for _ in 0..2 {
-            self.inner.refresh().await.ok()?;
+            self.inner.refresh().await.map_err(|_| "the job store does not respond")?;
             let now = self.ledger();
             let is_quiet = (now.submitted, now.deleted) == (before.submitted, before.deleted);
             if !is_quiet || gap.is_some_and(|gap| gap != now.gap()) {
-                return None;
+                return Err(BUSY);
             }
             gap = Some(now.gap());
         }
-        gap
+        gap.ok_or(BUSY)
     }
 
     /// Returns what slows the store down.

@@ -51,7 +51,7 @@ pub fn diagnosis_codes() -> impl Iterator<Item = &'static str> {
 const LISTED: usize = 20;
 
 /// The known state at one moment.
-struct DoctorInput {
+pub(crate) struct DoctorInput {
     now: SystemTime,
     /// When this replica started.
     started: SystemTime,
@@ -86,13 +86,16 @@ struct DoctorInput {
 }
 
 /// One check.
-pub(crate) struct Check {
+pub(crate) struct Check<Find = fn(&DoctorInput) -> Vec<v1::Finding>> {
     /// The expected state, as text.
     what: &'static str,
     /// The number of checked objects, as text.
     scope: fn(&DoctorInput) -> String,
-    find: fn(&DoctorInput) -> Vec<v1::Finding>,
+    find: Find,
 }
+
+/// A check that may be impossible. Errors with the reason.
+pub(crate) type Attempt = Check<fn(&DoctorInput) -> Result<Vec<v1::Finding>, String>>;
 
 /// The sources of a diagnosis.
 pub(crate) struct Doctor {
@@ -158,10 +161,24 @@ fn input(
     }
 }
 
+impl<Find> Check<Find> {
+    /// Returns what is checked, and of what.
+    fn name(&self, input: &DoctorInput) -> String {
+        format!("{} ({})", self.what, (self.scope)(input))
+    }
+}
+
 impl DoctorInput {
     fn diagnosis(&self) -> v1::DiagnoseResponse {
-        let mut findings = Vec::new();
-        let mut checked = Vec::new();
+        let (mut findings, mut checked, mut not_checked) = (Vec::new(), Vec::new(), Vec::new());
+        let mut passed = |name: String, found: Vec<v1::Finding>| {
+            let result = match found.len() {
+                0 => "nothing found".to_owned(),
+                n => many(n, "finding"),
+            };
+            checked.push(format!("{name}: {result}"));
+            findings.extend(found);
+        };
         let checks = [
             store::CHECKS,
             replicas::CHECKS,
@@ -173,19 +190,19 @@ impl DoctorInput {
             queues::CHECKS,
         ];
         for check in checks.into_iter().flatten() {
-            let found = (check.find)(self);
-            let result = match found.len() {
-                0 => "nothing found".to_owned(),
-                n => many(n, "finding"),
-            };
-            checked.push(format!("{} ({}): {result}", check.what, (check.scope)(self)));
-            findings.extend(found);
+            passed(check.name(self), (check.find)(self));
+        }
+        for attempt in queues::ATTEMPTS {
+            match (attempt.find)(self) {
+                Ok(found) => passed(attempt.name(self), found),
+                Err(reason) => not_checked.push(format!("{}: {reason}", attempt.name(self))),
+            }
         }
         findings.sort_by(|a: &v1::Finding, b| {
             let rank = |finding: &v1::Finding| Reverse(finding.severity);
             (rank(a), &a.code, &a.subject).cmp(&(rank(b), &b.code, &b.subject))
         });
-        v1::DiagnoseResponse { findings: FindingList::all(findings), checked }
+        v1::DiagnoseResponse { findings: FindingList::all(findings), checked, not_checked }
     }
 
     fn is_about(&self, service: &str) -> bool {

@@ -9,9 +9,10 @@ use damper_core::job::Wall;
 use damper_proto::v1;
 use damper_queue::store::Burden;
 use damper_queue::{LaneStats, QueueStats};
+use futures_util::future::join;
 use tokio::time::timeout;
 
-use crate::doctor::{Check, DoctorInput, codes, finding};
+use crate::doctor::{Attempt, Check, DoctorInput, codes, finding};
 use crate::jobs::Jobs;
 use crate::state::text::many;
 
@@ -35,14 +36,18 @@ const BUSY: [&str; 4] = ["pace", "rate", "max_in_flight", "no_credits"];
 
 pub(crate) const CHECKS: &[Check] = &[
     Check { what: "the job store works", scope: store, find: job_store },
-    Check { what: "the database of the jobs is cleaned", scope: store, find: burden },
-    Check { what: "no job is missing", scope: store, find: ledger },
     Check { what: "jobs have a queue", scope: count, find: without_policy },
     Check { what: "due jobs are delivered", scope: count, find: late },
     Check { what: "jobs are not held for long", scope: count, find: held },
     Check { what: "due jobs have a worker", scope: count, find: without_worker },
     Check { what: "no job is dead", scope: count, find: dead },
     Check { what: "queues have room", scope: count, find: nearly_full },
+];
+
+/// Checks that ask the job store.
+pub(crate) const ATTEMPTS: &[Attempt] = &[
+    Attempt { what: "the database of the jobs is cleaned", scope: store, find: burden },
+    Attempt { what: "no job is missing", scope: store, find: ledger },
 ];
 
 /// What the doctor knows of the jobs.
@@ -52,23 +57,25 @@ pub(crate) struct JobsInput {
     pub(crate) away: Option<(Duration, String)>,
     /// Submissions were refused within the last minute, because the store is full.
     pub(crate) is_full: bool,
-    /// What slows the store down.
-    pub(crate) burden: Burden,
-    /// Jobs that the store has too few; negative: too many.
-    pub(crate) gap: i64,
+    /// What slows the store down, or why that is not known.
+    pub(crate) burden: Result<Burden, String>,
+    /// Jobs that the store has too few; negative: too many. Or why that is not known.
+    pub(crate) gap: Result<i64, String>,
 }
 
 /// Reads what the doctor needs; `None` without a job store.
 pub(crate) async fn read(jobs: &Jobs) -> Option<JobsInput> {
     let server = jobs.server()?;
-    let answers = async { (server.burden().await.unwrap_or_default(), server.ledger_gap().await) };
-    let (burden, gap) = timeout(READ_WITHIN, answers).await.unwrap_or_default();
+    let late = |_| format!("the job store did not answer within {} s", READ_WITHIN.as_secs());
+    let burden = async { server.burden().await.map_err(|error| error.to_string()) };
+    let gap = async { server.ledger_gap().await.map_err(str::to_owned) };
+    let (burden, gap) = join(timeout(READ_WITHIN, burden), timeout(READ_WITHIN, gap)).await;
     Some(JobsInput {
         queues: server.stats(""),
         away: server.away(),
         is_full: server.is_full(),
-        burden,
-        gap: gap.unwrap_or_default(),
+        burden: burden.map_err(late).flatten(),
+        gap: gap.map_err(late).flatten(),
     })
 }
 
@@ -102,8 +109,9 @@ fn job_store(input: &DoctorInput) -> Vec<v1::Finding> {
     away.into_iter().chain(jobs.is_full.then(full)).collect()
 }
 
-fn burden(input: &DoctorInput) -> Vec<v1::Finding> {
-    let Some(JobsInput { burden, .. }) = &input.jobs else { return Vec::new() };
+fn burden(input: &DoctorInput) -> Result<Vec<v1::Finding>, String> {
+    let Some(JobsInput { burden, .. }) = &input.jobs else { return Ok(Vec::new()) };
+    let burden = burden.as_ref().map_err(String::clone)?;
     let old = burden.oldest_transaction >= OLD_TRANSACTION;
     let old = old.then(|| {
         let message = format!("open for {}", minutes(burden.oldest_transaction));
@@ -115,14 +123,14 @@ fn burden(input: &DoctorInput) -> Vec<v1::Finding> {
         let message = format!("{dead_rows} dead rows, {live_rows} live ones");
         finding(codes::JOB_STORE_DEAD_ROWS, "", message)
     });
-    old.into_iter().chain(dead).collect()
+    Ok(old.into_iter().chain(dead).collect())
 }
 
-fn ledger(input: &DoctorInput) -> Vec<v1::Finding> {
-    let gap = input.jobs.as_ref().map_or(0, |jobs| jobs.gap);
+fn ledger(input: &DoctorInput) -> Result<Vec<v1::Finding>, String> {
+    let gap = input.jobs.as_ref().map_or(Ok(0), |jobs| jobs.gap.clone())?;
     let message =
         format!("{} too {}", many(jobs(gap.unsigned_abs()), "job"), if gap > 0 { "few" } else { "many" });
-    (gap != 0).then(|| finding(codes::JOB_LEDGER_DIFFERS, "", message)).into_iter().collect()
+    Ok((gap != 0).then(|| finding(codes::JOB_LEDGER_DIFFERS, "", message)).into_iter().collect())
 }
 
 fn without_policy(input: &DoctorInput) -> Vec<v1::Finding> {

@@ -77,7 +77,8 @@ fn burdened_or_changed_job_store_is_a_finding() {
     let mut found = |seconds, live_rows, dead_rows, gap| {
         let burden = Burden { oldest_transaction: Duration::from_secs(seconds), live_rows, dead_rows };
         let (queues, away) = (Vec::new(), None);
-        input.jobs = Some(queues::JobsInput { queues, away, is_full: false, burden, gap });
+        input.jobs =
+            Some(queues::JobsInput { queues, away, is_full: false, burden: Ok(burden), gap: Ok(gap) });
         let all = codes(&input).into_iter();
         all.filter(|code| code.starts_with("job_")).collect::<Vec<_>>()
     };
@@ -87,6 +88,25 @@ fn burdened_or_changed_job_store_is_a_finding() {
     assert_eq!(found(0, 10_000, 100_001, 0), ["job_store_dead_rows"]);
     assert_eq!(found(0, 0, 0, 2), ["job_ledger_differs"]);
     assert_eq!(found(0, 0, 0, -1), ["job_ledger_differs"]);
+}
+
+#[test]
+fn check_that_is_impossible_is_not_shown_as_passed() {
+    let mut input = input(v1::Mode::Enforce, DAY);
+    let is_about_jobs = |line: &&String| line.starts_with("no job is missing");
+    let passed = "no job is missing (none on this server): nothing found";
+    assert_eq!(input.diagnosis().checked.iter().find(is_about_jobs).unwrap(), passed);
+    let (queues, burden) = (Vec::new(), Err("away".to_owned()));
+    let gap = Err("other servers submit and delete jobs in the same store".to_owned());
+    input.jobs = Some(queues::JobsInput { queues, away: None, is_full: false, burden, gap });
+    let v1::DiagnoseResponse { findings, checked, not_checked } = input.diagnosis();
+    assert_eq!(checked.iter().find(is_about_jobs), None);
+    let expected = [
+        "the database of the jobs is cleaned (1 job store): away",
+        "no job is missing (1 job store): other servers submit and delete jobs in the same store",
+    ];
+    assert_eq!(not_checked, expected);
+    assert!(!findings.iter().any(|finding| finding.code.starts_with("job_")), "{findings:?}");
 }
 
 #[test]

@@ -37,16 +37,25 @@ pub(crate) async fn run(session: &Session, args: DoctorArgs) -> Result<(), CliEr
     show(session.format, &response, || text(&response, args.verbose))?;
     let severities = || response.findings.iter().map(|found| findings::severity(found.severity()));
     if session.format == Format::Table {
-        let checks = many(response.checked.len(), "check");
-        print_message(format_args!("{checks}: {}", findings::count(severities())));
+        print_message(format_args!("{}: {}", checks(&response), findings::count(severities())));
     }
     if severities().any(|severity| args.minded.minds(severity)) { Err(CliError::Findings) } else { Ok(()) }
+}
+
+/// Returns the number of checks, and of those that were not possible.
+fn checks(response: &v1::DiagnoseResponse) -> String {
+    let checks = many(response.checked.len(), "check");
+    match response.not_checked.len() {
+        0 => checks,
+        impossible => format!("{checks}, {impossible} not possible"),
+    }
 }
 
 fn text(response: &v1::DiagnoseResponse, verbose: bool) -> String {
     let mut text: String = response.findings.iter().map(|found| findings::of_server(found) + "\n").collect();
     if verbose || response.findings.is_empty() {
         text.extend(response.checked.iter().map(|line| format!("checked: {}\n", printable(line))));
+        text.extend(response.not_checked.iter().map(|line| format!("not checked: {}\n", printable(line))));
     }
     text
 }
@@ -65,8 +74,8 @@ mod tests {
             severity: v1::Severity::Danger.into(),
             remedy: "Stop it.".into(),
         };
-        let mut response =
-            v1::DiagnoseResponse { findings: vec![found], checked: vec!["rules (1): nothing found".into()] };
+        let checked = vec!["rules (1): nothing found".into()];
+        let mut response = v1::DiagnoseResponse { findings: vec![found], checked, not_checked: vec![] };
         assert_eq!(
             text(&response, false),
             "critical retry_storm shop default stock S/M\\u{1b}: 2.00 attempts per call\n  -> Stop it.\n"
@@ -74,5 +83,11 @@ mod tests {
         assert!(text(&response, true).ends_with("checked: rules (1): nothing found\n"));
         response.findings.clear();
         assert_eq!(text(&response, false), "checked: rules (1): nothing found\n");
+        assert_eq!(checks(&response), "1 check");
+        response.not_checked = vec!["no job is missing (1 job store): it is away".into()];
+        let both = "checked: rules (1): nothing found\n\
+                    not checked: no job is missing (1 job store): it is away\n";
+        assert_eq!(text(&response, false), both);
+        assert_eq!(checks(&response), "1 check, 1 not possible");
     }
 }
