@@ -6,7 +6,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use damper_core::fault::Bounds;
+use damper_core::fault::{Bounds, Millis};
 use damper_core::job::{self, QueueSettings};
 use damper_core::policy::{
     BREAKER_RATIO, BUCKET_LENGTH, BUCKETS, BUDGET_MIN_PER_SECOND, BUDGET_RATIO, Budget, CIRCUIT_CALLS,
@@ -47,7 +47,7 @@ fn calls() -> Vec<Row> {
         (
             "timeout",
             none(),
-            times(&TIMEOUT),
+            range(&TIMEOUT),
             "the whole call with its response, retries and waits; cancels a running attempt",
         ),
     ]
@@ -71,13 +71,13 @@ fn retries() -> Vec<Row> {
         (
             "retry.max_duration",
             none(),
-            times(&TIMEOUT),
+            range(&TIMEOUT),
             "from the first attempt; only stops further attempts: a wait that reaches it does not start",
         ),
         (
             "retry.per_attempt_timeout",
             none(),
-            times(&TIMEOUT),
+            range(&TIMEOUT),
             "one attempt with its whole response; then it ends as DEADLINE_EXCEEDED, which is retried only if \
              `codes` contains it",
         ),
@@ -96,7 +96,7 @@ fn hedges() -> Vec<Row> {
         (
             "hedge.delay",
             required(),
-            format!("`fixed:` {}, or `percentile:`", times(&HEDGE_DELAY)),
+            format!("`fixed:` {}, or `percentile:`", range(&HEDGE_DELAY)),
             "wait for a response before the next hedge",
         ),
         (
@@ -105,8 +105,8 @@ fn hedges() -> Vec<Row> {
             range(&HEDGE_PERCENTILE),
             "of the attempts in the last complete window of 10 s",
         ),
-        ("hedge.delay.percentile.min", time(HEDGE_DELAY.min), times(&HEDGE_DELAY), "never sooner"),
-        ("hedge.delay.percentile.max", time(HEDGE_DELAY.max), times(&HEDGE_DELAY), "never later"),
+        ("hedge.delay.percentile.min", time(HEDGE_DELAY.min), range(&HEDGE_DELAY), "never sooner"),
+        ("hedge.delay.percentile.max", time(HEDGE_DELAY.max), range(&HEDGE_DELAY), "never later"),
         (
             "hedge.max_hedges",
             Hedge::DEFAULT_MAX_HEDGES.to_string(),
@@ -142,7 +142,7 @@ fn breaker() -> Vec<Row> {
         (
             "retry_breaker.bucket_length",
             time(breaker.window.bucket_length),
-            times(&BUCKET_LENGTH),
+            range(&BUCKET_LENGTH),
             "length of a bucket; the window has `buckets` of them",
         ),
         (
@@ -239,7 +239,7 @@ fn circuit() -> Vec<Row> {
         (
             "circuit_breaker.open_for",
             time(circuit.open_for),
-            times(&CIRCUIT_OPEN_FOR),
+            range(&CIRCUIT_OPEN_FOR),
             "time for which calls fail",
         ),
         (
@@ -248,7 +248,7 @@ fn circuit() -> Vec<Row> {
             range(&CIRCUIT_PROBES),
             "number of calls that pass then; if all succeed it closes",
         ),
-        ("circuit_breaker.slow_call", none(), times(&TIMEOUT), "a call that took longer counts as failed"),
+        ("circuit_breaker.slow_call", none(), range(&TIMEOUT), "a call that took longer counts as failed"),
     ]
 }
 
@@ -316,7 +316,7 @@ fn guard() -> Vec<Row> {
         (
             "ceiling.min_per_attempt_timeout",
             none(),
-            times(&TIMEOUT),
+            range(&TIMEOUT),
             "shortest allowed timeout of an attempt",
         ),
         (
@@ -359,13 +359,13 @@ fn queue_policy() -> Vec<Row> {
         (
             "policy.retry.max_duration",
             none(),
-            times(&job::MAX_DURATION),
+            range(&job::MAX_DURATION),
             "from the submission; no delivery begins after it",
         ),
         (
             "policy.retry.per_attempt_timeout",
             retry.per_attempt_timeout.map_or_else(none, time),
-            times(&job::PER_ATTEMPT_TIMEOUT),
+            range(&job::PER_ATTEMPT_TIMEOUT),
             "one delivery",
         ),
         (
@@ -426,7 +426,7 @@ fn queue_deliveries() -> Vec<Row> {
             "jobs that are delivered at the same time",
         ),
         ("rate", none(), range(&job::RATE), "deliveries per second, in steps of 0.1"),
-        ("lease", time(default.lease), times(&job::LEASE), "longest silence of a worker"),
+        ("lease", time(default.lease), range(&job::LEASE), "longest silence of a worker"),
         (
             "max_lost",
             default.max_lost.to_string(),
@@ -454,11 +454,11 @@ fn queue_bounds() -> Vec<Row> {
         (
             "expires_after",
             time(default.expires_after),
-            times(&job::EXPIRES_AFTER),
+            range(&job::EXPIRES_AFTER),
             "from the submission; a job may set less",
         ),
-        ("keep_done", time(default.keep_done), times(&job::KEEP_DONE), "ended jobs, without body"),
-        ("keep_dead", time(default.keep_dead), times(&job::KEEP_DEAD), "dead jobs"),
+        ("keep_done", time(default.keep_done), range(&job::KEEP_DONE), "ended jobs, without body"),
+        ("keep_dead", time(default.keep_dead), range(&job::KEEP_DEAD), "dead jobs"),
         ("max_jobs", default.max_jobs.to_string(), range(&job::MAX_JOBS), "jobs that have not ended"),
         ("max_bytes", default.max_bytes.to_string(), range(&job::MAX_BYTES), "bytes of all jobs"),
         ("max_body_bytes", default.max_body.to_string(), range(&job::MAX_BODY), "of one job"),
@@ -486,13 +486,9 @@ where
     bounds.to_string()
 }
 
-fn times(bounds: &Bounds<Duration>) -> String {
-    format!("{} to {}", time(bounds.min), time(bounds.max))
-}
-
 /// `1h`, as in a manifest.
 fn time(duration: Duration) -> String {
-    humantime::format_duration(duration).to_string()
+    Millis(duration).to_string()
 }
 
 fn codes(codes: CodeSet) -> String {

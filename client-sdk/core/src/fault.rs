@@ -241,15 +241,17 @@ impl fmt::Display for Percent {
     }
 }
 
-/// A duration with its unit: `250ms`, `2s`, `1h`, `1500us`.
+/// A duration with its unit: `250ms`, `2s`, `24h`, `7d`, `1500us`. Days from two on.
 #[derive(Clone, Copy, Debug)]
 pub struct Millis(pub Duration);
 
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DAY: u128 = 86_400_000_000;
         let us = self.0.as_micros();
         match us {
             0 => f.write_str("0ms"),
+            _ if us > DAY && us.is_multiple_of(DAY) => write!(f, "{}d", us / DAY),
             _ if us.is_multiple_of(3_600_000_000) => write!(f, "{}h", us / 3_600_000_000),
             _ if us.is_multiple_of(1_000_000) => write!(f, "{}s", us / 1_000_000),
             _ if us.is_multiple_of(1_000) => write!(f, "{}ms", us / 1_000),

@@ -203,7 +203,7 @@ fn a_fault_of_one_setting_is_not_blamed_on_another() {
     let max = format!("{BACKOFF}.max");
     spoil_exponential(
         |backoff| backoff.base = seconds(48 * 3600, 0),
-        &[(&base, "must be between 0ms and 24h, not 48h")],
+        &[(&base, "must be between 0ms and 24h, not 2d")],
     );
     spoil_exponential(
         |backoff| (backoff.base, backoff.max) = (seconds(-1, 0), seconds(0, 1_000_000)),

@@ -104,13 +104,13 @@ fn defaults_of_growing_waits_are_the_engines() {
 #[test]
 fn each_wait_is_refused_by_its_own_name() {
     let long = seconds(48 * 3600, 0);
-    let out = |sign: &str| format!("{WAIT} {sign}48h");
+    let out = |sign: &str| format!("{WAIT} {sign}2d");
     refused(fixed(long), &[("fixed.delay", &out(""))]);
     let random = v1::RandomBackoff { min: long, max: seconds(-1, 0), ..Default::default() };
     refused(wrap(Kind::Random(random)), &[("random.min", &out("")), ("random.max", &format!("{WAIT} -1s"))]);
     let random = v1::RandomBackoff { min: seconds(2, 0), max: seconds(1, 0), ..Default::default() };
     refused(wrap(Kind::Random(random)), &[("random.max", "must be at least min (2s), not 1s")]);
-    for (step, shown) in [(48, "48h"), (-48, "-48h")] {
+    for (step, shown) in [(48, "2d"), (-48, "-2d")] {
         let incrementing = v1::IncrementingBackoff {
             initial: seconds(2, 0),
             step: seconds(step * 3600, 0),

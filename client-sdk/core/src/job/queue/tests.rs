@@ -57,8 +57,8 @@ fn retry_has_wider_ranges_than_in_a_rule() {
         |settings, value| retry(settings).max_duration = Some(value),
         [SECOND, 30 * DAY],
         &[
-            (999 * MS, "policy.retry.max_duration: must be between 1s and 720h, not 999ms"),
-            (30 * DAY + SECOND, "policy.retry.max_duration: must be between 1s and 720h, not 2592001s"),
+            (999 * MS, "policy.retry.max_duration: must be between 1s and 30d, not 999ms"),
+            (30 * DAY + SECOND, "policy.retry.max_duration: must be between 1s and 30d, not 2592001s"),
         ],
     );
     check_range(
@@ -149,8 +149,8 @@ fn times_of_a_queue_are_accepted_up_to_both_ends() {
         |settings, value| settings.expires_after = value,
         [SECOND, 30 * DAY],
         &[
-            (999 * MS, "expires_after: must be between 1s and 720h, not 999ms"),
-            (30 * DAY + MS, "expires_after: must be between 1s and 720h, not 2592000001ms"),
+            (999 * MS, "expires_after: must be between 1s and 30d, not 999ms"),
+            (30 * DAY + MS, "expires_after: must be between 1s and 30d, not 2592000001ms"),
         ],
     );
     check_range(
@@ -164,14 +164,14 @@ fn times_of_a_queue_are_accepted_up_to_both_ends() {
     check_range(
         |settings, value| settings.keep_done = value,
         [Duration::ZERO, 7 * DAY],
-        &[(7 * DAY + MS, "keep_done: must be between 0ms and 168h, not 604800001ms")],
+        &[(7 * DAY + MS, "keep_done: must be between 0ms and 7d, not 604800001ms")],
     );
     check_range(
         |settings, value| settings.keep_dead = value,
         [HOUR, 90 * DAY],
         &[
-            (HOUR - MS, "keep_dead: must be between 1h and 2160h, not 3599999ms"),
-            (90 * DAY + MS, "keep_dead: must be between 1h and 2160h, not 7776000001ms"),
+            (HOUR - MS, "keep_dead: must be between 1h and 90d, not 3599999ms"),
+            (90 * DAY + MS, "keep_dead: must be between 1h and 90d, not 7776000001ms"),
         ],
     );
 }
