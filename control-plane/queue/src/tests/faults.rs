@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use damper_core::job::{MAX_BYTES, MAX_JOBS, SUBMITTER_SHARE};
 use damper_core::{Kill, Pattern};
 use tokio::time::{Instant, sleep};
 
 use super::rig::{QUEUE, rig, stored_id};
 use crate::store::{Error, StateKind};
-use crate::{KillUntil, NewJob, Settle, Submitter, ToWorker};
+use crate::{FromWorker, KillUntil, NewJob, Settle, Submitter, ToWorker};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR_MS: i64 = 3_600_000;
@@ -114,24 +115,36 @@ async fn last_queues_and_kills_stay_in_force_without_a_source() {
     assert!(began.elapsed() >= SECOND * 598, "{:?}", began.elapsed());
 }
 
+/// 2,000 jobs, or as many as `DAMPER_DUE_JOBS` names.
+fn due_jobs() -> usize {
+    std::env::var("DAMPER_DUE_JOBS").map_or(2_000, |jobs| jobs.parse().expect("DAMPER_DUE_JOBS is a number"))
+}
+
 #[tokio::test(start_paused = true)]
 async fn jobs_due_at_once_leave_as_the_bounds_allow() {
-    const JOBS: usize = 2_000;
-    let mut rig = rig(|settings| settings.max_in_flight = 20).await;
+    let jobs = due_jobs();
+    // A stream has at most 1,000 deliveries.
+    let most = u32::try_from(jobs / 100).unwrap_or(u32::MAX).clamp(1, 900);
+    let mut rig = rig(|settings| {
+        settings.max_in_flight = most;
+        (settings.max_jobs, settings.max_bytes) = (MAX_JOBS.max, MAX_BYTES.max);
+        settings.max_submitter_share = SUBMITTER_SHARE.max;
+    })
+    .await;
     let due = rig.now();
-    rig.submit(JOBS).await;
-    let mut worker = rig.worker(50).await;
-    let mut left = JOBS;
+    rig.submit(jobs).await;
+    let mut worker = rig.worker(most + 50).await;
+    let mut left = jobs;
     while left > 0 {
         let sent = worker.deliveries(SECOND * 2).await;
-        assert!((1..=20).contains(&sent.len()), "{} in flight", sent.len());
+        assert!((1..=most as usize).contains(&sent.len()), "{} in flight", sent.len());
         left -= sent.len();
         if left > 0 {
             let oldest = rig.server.stats(QUEUE)[0].oldest_due;
             assert_eq!(oldest, Some(due), "the rest is late and shows it");
         }
         for delivery in sent {
-            worker.settle(delivery.lease, Settle::Done).await;
+            worker.send(FromWorker::Settle(delivery.lease, Settle::Done)).await;
             worker.credit(1).await;
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::{Code, Kill, Pattern};
+use damper_core::{Code, Kill, Pattern, Ratio};
 use tokio::time::{Instant, sleep};
 
 use super::rig::{QUEUE, Rig, Worker, failed, rejected, rig};
@@ -100,6 +100,24 @@ async fn kill_set_while_a_job_is_due_stops_it() {
     sleep(SECOND).await;
     let mut worker = rig.worker(1).await;
     assert!(worker.deliveries(SECOND * 60).await.is_empty());
+}
+
+/// By the queue's own clock: twenty deliveries a second, until the kill.
+#[tokio::test(start_paused = true)]
+async fn kill_stops_jobs_that_wait_or_are_due_within_a_second() {
+    let mut rig = rig(|settings| settings.rate = Some(Ratio::from_bp(200_000))).await;
+    let mut worker = rig.worker(200).await;
+    rig.submit(400).await;
+    let waiting =
+        crate::NewJob { after: Some(SECOND * 3), callee_method: "stock.Stock/Free".to_owned(), ..rig.job() };
+    rig.submit_job(waiting).await;
+    let before = settle_all(&mut worker, SECOND * 2, || Settle::Done).await;
+    assert!(before.len() >= 30, "{} deliveries", before.len());
+    rig.kill(kill(&rig, true, 3_600));
+    let after = settle_all(&mut worker, SECOND * 60, || Settle::Done).await;
+    assert!(after.iter().all(|at| *at < 1_000), "delivered after {after:?} ms");
+    rig.kill(Vec::new());
+    assert!(!settle_all(&mut worker, SECOND, || Settle::Done).await.is_empty(), "the kill has ended");
 }
 
 #[tokio::test(start_paused = true)]
