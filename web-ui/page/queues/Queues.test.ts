@@ -36,7 +36,7 @@ interface Sent {
 
 const orphaned = create(QueueStatsSchema, { queue: "gone", waiting: 2n, held: "no_policy", lanes: [{ route, waiting: 2n }] });
 
-function shown(at: string, hasStore = true, who?: object, change: (request: ChangeJobsRequest) => object = () => ({ jobs: 3n })): Sent {
+function shown(at: string, hasStore = true, who?: object, change: (request: ChangeJobsRequest) => object = () => ({ jobs: 3n }), nextPageToken = ""): Sent {
   const sent: Sent = { changes: [], puts: [] };
   shownAt(at, ({ service }) => {
     service(Queues, {
@@ -49,7 +49,7 @@ function shown(at: string, hasStore = true, who?: object, change: (request: Chan
         if (!hasStore) throw new ConnectError("no job store", Code.Unavailable);
         return { queues: [stats, orphaned].filter((one) => queue === "" || one.queue === queue) };
       },
-      listJobs: ({ filter }) => ({ jobs: filter?.states.includes(JobState.DEAD) ? [dead] : [] }),
+      listJobs: ({ filter }) => ({ jobs: filter?.states.includes(JobState.DEAD) ? [dead] : [], nextPageToken }),
       getJob: () => dead,
       changeJobs: (request) => {
         sent.changes.push(request);
@@ -154,6 +154,15 @@ test("a group of dead jobs is replayed by its route and code", async () => {
   await user.click(await dialog.findByRole("button", { name: "Replay 3 jobs" }));
   expect((await screen.findByTestId("changed")).textContent).toContain("3 jobs were set to wait again.");
   expect(sent.changes.at(-1)?.filter).toMatchObject({ queue: "stock-later", states: [JobState.DEAD], route, code: 14 });
+});
+
+test("groups of a part of the dead jobs show of how many", async () => {
+  shown("/queue?name=stock-later&state=dead");
+  await screen.findByRole("table", { name: "Dead jobs by route and reason" });
+  expect(screen.queryByTestId("part")).toBeNull();
+  cleanup();
+  shown("/queue?name=stock-later&state=dead", true, undefined, undefined, "more");
+  await waitFor(() => { expect(screen.getByTestId("part").textContent).toContain("Groups of the oldest 1 of 3 dead jobs."); });
 });
 
 test("a change that takes several requests is repeated for the rest", async () => {

@@ -1,7 +1,7 @@
 // Dead jobs by route and reason. Pure.
 //
 // The server has no counts of dead jobs by route or reason, so they are counted here, of as many jobs as one
-// response has.
+// response has: the oldest ones. The page shows how many there are in all.
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import { JobState } from "$wire/jobs_pb";
 import type { Code, RouteKey } from "$wire/policy_pb";
