@@ -3,17 +3,16 @@
 //! In small chunks, after the settlements and submissions that wait. Jobs of a queue without a policy are
 //! left as they are.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::job::{JobEnd, Queue};
+use damper_core::job::JobEnd;
 use futures_util::future::try_join_all;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock::before;
 use crate::shared::Inner;
 use crate::state::lane::Counts;
-use crate::store::{Change, ChangeTo, Error, JobId};
+use crate::store::{Change, ChangeTo, Error, JobId, Overdue, OverdueKind};
 
 /// Time between two passes.
 const EVERY: Duration = Duration::from_secs(1);
@@ -29,65 +28,75 @@ impl Inner {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            for (policy, counts) in self.governed() {
-                if let Err(error) = self.forget_of(&policy, counts).await {
-                    tracing::debug!(queue = policy.name(), %error, "jobs could not be forgotten");
-                    break;
+            if let Err(error) = self.forget_once().await {
+                tracing::debug!(%error, "jobs could not be forgotten");
+            }
+        }
+    }
+
+    /// Asks for all queues in one read, and again for those of which there may be more.
+    async fn forget_once(&self) -> Result<(), Error> {
+        let mut asked = self.questions();
+        for _ in 0..MOST_CHUNKS {
+            if asked.is_empty() {
+                break;
+            }
+            let found = self.store.overdue(asked.clone(), CHUNK).await?;
+            let mut more = Vec::new();
+            for (asked, ids) in asked.into_iter().zip(found) {
+                let is_full = ids.len() >= CHUNK;
+                let changed = self.change_all(&asked, ids).await?;
+                // Further ones wait for the next pass.
+                if is_full && changed > 0 {
+                    more.push(asked);
                 }
             }
-        }
-    }
-
-    /// Returns the queues with a policy and jobs.
-    fn governed(&self) -> Vec<(Arc<Queue>, Counts)> {
-        let state = self.state();
-        let with_policy = state.by_name.values().filter_map(|queue| {
-            let mut counts = Counts::default();
-            queue.lanes.iter().for_each(|lane| counts.add(lane.counts));
-            Some((state.queues.get(&queue.name)?.clone(), counts))
-        });
-        with_policy.collect()
-    }
-
-    async fn forget_of(&self, policy: &Queue, counts: Counts) -> Result<(), Error> {
-        let (name, settings) = (policy.name(), policy.settings());
-        let now = self.now().wall;
-        if counts.waiting + counts.behind > 0 {
-            let read = || self.store.expired_before(name.to_owned(), now, CHUNK);
-            let expired =
-                self.change_all(read, || ChangeTo::Expired(JobEnd::Expired.name().to_owned())).await?;
-            self.state().queue(name).totals.expired += expired;
-        }
-        for (count, dead, keep) in
-            [(counts.ended, false, settings.keep_done), (counts.dead, true, settings.keep_dead)]
-        {
-            if count > 0 {
-                let read = || self.store.ended_before(name.to_owned(), dead, before(now, keep), CHUNK);
-                let deleted = self.change_all(read, || ChangeTo::Deleted).await?;
-                self.state().queue(name).totals.deleted += deleted;
-            }
+            asked = more;
         }
         Ok(())
     }
 
-    /// Changes the jobs that a read returns, chunk by chunk. Returns the number of changed ones.
-    async fn change_all<R>(&self, read: impl Fn() -> R, to: impl Fn() -> ChangeTo) -> Result<u64, Error>
-    where
-        R: Future<Output = Result<Vec<JobId>, Error>>,
-    {
-        let mut all = 0;
-        for _ in 0..MOST_CHUNKS {
-            let ids = read().await?;
-            let (found, now) = (ids.len(), self.now().wall);
-            let changes = ids.into_iter().map(|id| self.writer.change(Change { id, to: to(), now }));
-            let changed = try_join_all(changes).await?;
-            let changed = changed.into_iter().filter(|changed| *changed).count();
-            all += changed as u64;
-            // Further ones wait for the next pass.
-            if found < CHUNK || changed == 0 {
-                break;
+    /// Returns what to ask of the queues with a policy and jobs.
+    fn questions(&self) -> Vec<Overdue> {
+        let now = self.now().wall;
+        let state = self.state();
+        let mut asked = Vec::new();
+        for queue in state.by_name.values() {
+            let Some(policy) = state.queues.get(&queue.name) else { continue };
+            let mut counts = Counts::default();
+            queue.lanes.iter().for_each(|lane| counts.add(lane.counts));
+            let (settings, waiting) = (policy.settings(), counts.waiting + counts.behind);
+            for (count, kind, before) in [
+                (waiting, OverdueKind::Expired, now),
+                (counts.ended, OverdueKind::Ended, before(now, settings.keep_done)),
+                (counts.dead, OverdueKind::Dead, before(now, settings.keep_dead)),
+            ] {
+                if count > 0 {
+                    asked.push(Overdue { queue: policy.name().to_owned(), kind, before });
+                }
             }
         }
-        Ok(all)
+        asked
+    }
+
+    /// Expires or deletes jobs. Returns the number of changed ones.
+    async fn change_all(&self, asked: &Overdue, ids: Vec<JobId>) -> Result<u64, Error> {
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let now = self.now().wall;
+        let to = || match asked.kind {
+            OverdueKind::Expired => ChangeTo::Expired(JobEnd::Expired.name().to_owned()),
+            OverdueKind::Ended | OverdueKind::Dead => ChangeTo::Deleted,
+        };
+        let changes = ids.into_iter().map(|id| self.writer.change(Change { id, to: to(), now }));
+        let changed = try_join_all(changes).await?.into_iter().filter(|changed| *changed).count() as u64;
+        let mut state = self.state();
+        let totals = &mut state.queue(&asked.queue).totals;
+        match asked.kind {
+            OverdueKind::Expired => totals.expired += changed,
+            OverdueKind::Ended | OverdueKind::Dead => totals.deleted += changed,
+        }
+        Ok(changed)
     }
 }

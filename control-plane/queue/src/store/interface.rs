@@ -79,6 +79,28 @@ pub struct Page {
     pub next: Option<JobId>,
 }
 
+/// A question for jobs of a queue whose time is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overdue {
+    /// Name of the queue.
+    pub queue: String,
+    /// Which of its jobs.
+    pub kind: OverdueKind,
+    /// Their time is before this.
+    pub before: Wall,
+}
+
+/// Which jobs, and which time of theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverdueKind {
+    /// Waiting, or behind: their expiry.
+    Expired,
+    /// Done, cancelled or expired: their end.
+    Ended,
+    /// Dead: their end.
+    Dead,
+}
+
 /// Result of a sign of life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beat {
@@ -118,22 +140,9 @@ pub trait Store: Send + Sync + 'static {
     fn list(&self, filter: Filter, after: Option<JobId>, limit: usize) -> BoxFuture<'_, Result<Page, Error>>;
     /// Returns the leases that a server keeps, by id.
     fn leases_of(&self, server: ServerId) -> BoxFuture<'_, Result<Vec<Record>, Error>>;
-    /// Returns at most `limit` ids of ended jobs (`dead`: of dead ones) of a queue that ended before
-    /// `before`.
-    fn ended_before(
-        &self,
-        queue: String,
-        dead: bool,
-        before: Wall,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<JobId>, Error>>;
-    /// Returns at most `limit` ids of jobs of a queue that wait, or are behind, and expired before `now`.
-    fn expired_before(
-        &self,
-        queue: String,
-        now: Wall,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<JobId>, Error>>;
+    /// Returns at most `limit` ids per question, in the order of the questions. All are asked at once: a
+    /// server asks every second, of all its queues.
+    fn overdue(&self, asked: Vec<Overdue>, limit: usize) -> BoxFuture<'_, Result<Vec<Vec<JobId>>, Error>>;
     /// Gives a sign of life, publishes a few bytes for the other servers, and takes over the leases of dead
     /// servers. A server calls it every 5 s; one that has not for 15 s is dead to the others.
     fn beat(&self, published: Vec<u8>) -> BoxFuture<'_, Result<Beat, Error>>;

@@ -28,7 +28,7 @@ pub use batch::{
 };
 pub(crate) use clock::now;
 pub use error::Error;
-pub use interface::{Beat, Burden, Filter, LaneCounts, Page, Store};
+pub use interface::{Beat, Burden, Filter, LaneCounts, Overdue, OverdueKind, Page, Store};
 pub use record::{
     Body, Booking, FailedDelivery, JobId, Lane, MAX_FAILURES, Record, ServerId, State, StateKind,
 };

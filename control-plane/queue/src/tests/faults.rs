@@ -8,7 +8,7 @@ use damper_core::job::{MAX_BYTES, MAX_JOBS, SUBMITTER_SHARE};
 use damper_core::{Kill, Pattern};
 use tokio::time::{Instant, sleep};
 
-use super::rig::{QUEUE, rig, stored_id};
+use super::rig::{QUEUE, Rig, rig, stored_id};
 use crate::store::{Error, StateKind};
 use crate::{FromWorker, KillUntil, NewJob, Settle, Submitter, ToWorker};
 
@@ -24,6 +24,26 @@ async fn submission_fails_within_5_s_if_the_store_hangs() {
     let error = rig.server.submit(&by, vec![job]).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
     assert_eq!(began.elapsed().as_secs(), 5);
+}
+
+/// On PostgreSQL each call is one statement.
+#[tokio::test(start_paused = true)]
+async fn idle_server_asks_its_store_few_times() {
+    let mut rig = rig(|_| {}).await;
+    let mut worker = rig.worker(10).await;
+    rig.submit(2).await;
+    for how in [Settle::Done, Settle::Dead { reason: "never".to_owned() }] {
+        let delivery = worker.start().await;
+        worker.settle(delivery.lease, how).await;
+    }
+    let later = NewJob { after: Some(SECOND * 3_600), ..rig.job() };
+    rig.submit_job(later).await;
+    let counts = |rig: &Rig| rig.store.calls.load(Ordering::Relaxed);
+    assert!(worker.deliveries(SECOND * 5).await.is_empty());
+    let before = counts(&rig);
+    assert!(worker.deliveries(SECOND * 60).await.is_empty());
+    let calls = counts(&rig) - before;
+    assert!((60..=180).contains(&calls), "{calls} in a minute with jobs that wait, are done and are dead");
 }
 
 #[tokio::test(start_paused = true)]

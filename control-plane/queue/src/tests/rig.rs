@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use damper_core::job::{Queue, QueueSettings, ServiceName, Wall};
@@ -17,7 +17,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::store::redb::RedbStore;
 use crate::store::{
-    Batch, Beat, Body, Committed, Error, Filter, JobId, LaneCounts, Page, Record, ServerId, StateKind, Store,
+    Batch, Beat, Body, Committed, Error, Filter, JobId, LaneCounts, Overdue, Page, Record, ServerId,
+    StateKind, Store,
 };
 use crate::{
     Clock, Delivery, FromWorker, JobServer, KillUntil, LeaseId, NewJob, Queues, Settle, SubmitResult,
@@ -48,6 +49,8 @@ pub(super) struct TestStore {
     pub(super) loses_leases: AtomicBool,
     /// Commits with claims are answered 70 s late.
     pub(super) is_slow_to_claim: AtomicBool,
+    /// Calls so far.
+    pub(super) calls: AtomicU64,
 }
 
 impl TestStore {
@@ -55,6 +58,7 @@ impl TestStore {
         &'a self,
         result: BoxFuture<'a, Result<T, Error>>,
     ) -> BoxFuture<'a, Result<T, Error>> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
         match self.is_away.load(Ordering::Relaxed) {
             true => ready(Err(Error::Unavailable("away".to_owned()))).boxed(),
             false => result,
@@ -102,23 +106,8 @@ impl Store for TestStore {
         self.or_away(self.inner.leases_of(server))
     }
 
-    fn ended_before(
-        &self,
-        queue: String,
-        dead: bool,
-        before: Wall,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<JobId>, Error>> {
-        self.or_away(self.inner.ended_before(queue, dead, before, limit))
-    }
-
-    fn expired_before(
-        &self,
-        queue: String,
-        now: Wall,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<JobId>, Error>> {
-        self.or_away(self.inner.expired_before(queue, now, limit))
+    fn overdue(&self, asked: Vec<Overdue>, limit: usize) -> BoxFuture<'_, Result<Vec<Vec<JobId>>, Error>> {
+        self.or_away(self.inner.overdue(asked, limit))
     }
 
     fn beat(&self, published: Vec<u8>) -> BoxFuture<'_, Result<Beat, Error>> {
@@ -160,6 +149,7 @@ pub(super) async fn rig(change: impl FnOnce(&mut QueueSettings)) -> Rig {
         is_silent: false.into(),
         loses_leases: false.into(),
         is_slow_to_claim: false.into(),
+        calls: 0.into(),
     });
     let clock = Arc::new(TestClock { began: Instant::now(), shift_ms: AtomicI64::new(0) });
     let mut settings = QueueSettings::new(Mode::Enforce);

@@ -119,6 +119,9 @@ impl Shared {
         let ended = FailAllOnDrop(self.clone());
         while let Some((batch, answers)) = self.next().await {
             commit(&*store, &due, batch, answers).await;
+            // Those who were answered run first: what they ask for now goes into the next commit, not
+            // into the one behind it.
+            tokio::task::yield_now().await;
         }
         drop(ended);
     }

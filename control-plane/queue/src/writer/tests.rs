@@ -11,7 +11,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::{Waker, Wakeups, Writer, wakeups};
 use crate::store::{
     After, Batch, Beat, Body, Change, ChangeTo, Committed, Error, Filter, JobId, Lane, LaneCounts,
-    LeaseRequest, NextDue, Page, Record, ServerId, Settled, SettledBy, Settlement, State, Store, Submitted,
+    LeaseRequest, NextDue, Overdue, Page, Record, ServerId, Settled, SettledBy, Settlement, State, Store,
+    Submitted,
 };
 
 /// A commit in flight.
@@ -76,17 +77,7 @@ impl Store for Scripted {
         unreachable!("a writer only writes")
     }
 
-    fn ended_before(
-        &self,
-        _: String,
-        _: bool,
-        _: Wall,
-        _: usize,
-    ) -> BoxFuture<'_, Result<Vec<JobId>, Error>> {
-        unreachable!("a writer only writes")
-    }
-
-    fn expired_before(&self, _: String, _: Wall, _: usize) -> BoxFuture<'_, Result<Vec<JobId>, Error>> {
+    fn overdue(&self, _: Vec<Overdue>, _: usize) -> BoxFuture<'_, Result<Vec<Vec<JobId>>, Error>> {
         unreachable!("a writer only writes")
     }
 

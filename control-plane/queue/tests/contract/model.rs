@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use damper_core::job::{Job, Wall};
 use damper_queue::store::{
     After, Batch, Body, Booking, Change, ChangeTo, Committed, Error, Filter, JobId, Lane, LaneCounts,
-    LeaseClaim, LeaseRequest, NextDue, Record, ServerId, Settled, SettledBy, Settlement, State, StateKind,
-    Submitted,
+    LeaseClaim, LeaseRequest, NextDue, Overdue, OverdueKind, Record, ServerId, Settled, SettledBy,
+    Settlement, State, StateKind, Submitted,
 };
 
 /// Jobs with their bodies, and all deliveries.
@@ -293,13 +293,22 @@ impl Model {
             .collect()
     }
 
-    pub(crate) fn ended_before(&self, queue: &str, dead: bool, before: Wall) -> Vec<JobId> {
+    pub(crate) fn overdue(&self, asked: &Overdue) -> Vec<JobId> {
+        let Overdue { queue, kind, before } = asked;
+        match kind {
+            OverdueKind::Expired => self.expired_before(queue, *before),
+            OverdueKind::Ended => self.ended_before(queue, false, *before),
+            OverdueKind::Dead => self.ended_before(queue, true, *before),
+        }
+    }
+
+    fn ended_before(&self, queue: &str, dead: bool, before: Wall) -> Vec<JobId> {
         let all = self.jobs.values().map(|(job, _)| job).filter(|job| job.lane.queue == queue);
         let ended = all.filter(|job| !job.state.kind().is_live() && (job.state == State::Dead) == dead);
         ended.filter(|job| job.at < before).map(|job| job.id).collect()
     }
 
-    pub(crate) fn expired_before(&self, queue: &str, now: Wall) -> Vec<JobId> {
+    fn expired_before(&self, queue: &str, now: Wall) -> Vec<JobId> {
         let all = self.jobs.values().map(|(job, _)| job).filter(|job| job.lane.queue == queue);
         let waiting = all.filter(|job| matches!(job.state, State::Waiting | State::Behind));
         waiting.filter(|job| job.job.expires < now).map(|job| job.id).collect()

@@ -3,6 +3,7 @@
 //! So a test has a commit whose outcome the store does not know: the statement was executed and its answer is
 //! lost, or it never arrived.
 
+use std::ops::Range;
 use std::str::FromStr as _;
 use std::sync::{Arc, Mutex};
 
@@ -65,7 +66,7 @@ impl Drop for Relay {
 }
 
 /// Copies both ways until one side ends or the connection is cut. Statements without parameters are one short
-/// message each, sent alone.
+/// message each, among others.
 async fn relay(mut client: TcpStream, mut server: TcpStream, cut: Arc<Mutex<Option<Cut>>>) {
     let (mut from_client, mut to_client) = client.split();
     let (mut from_server, mut to_server) = server.split();
@@ -73,15 +74,24 @@ async fn relay(mut client: TcpStream, mut server: TcpStream, cut: Arc<Mutex<Opti
     loop {
         tokio::select! {
             Ok(count @ 1..) = from_client.read(&mut sent) => {
-                let message = &sent[..count];
-                match take(&cut, message) {
-                    Some(Cut::Before(_)) => return,
-                    Some(Cut::After(_)) => {
-                        to_server.write_all(message).await.unwrap();
-                        assert!(from_server.read(&mut received).await.unwrap() > 0, "an answer");
+                let messages = &sent[..count];
+                match take(&cut, messages) {
+                    Some((Cut::Before(_), place)) => {
+                        to_server.write_all(&messages[..place.start]).await.unwrap();
                         return;
                     }
-                    None if to_server.write_all(message).await.is_err() => return,
+                    Some((Cut::After(statement), place)) => {
+                        to_server.write_all(&messages[..place.end]).await.unwrap();
+                        let answer = [b'Z', 0, 0, 0, 5, if statement == "commit" { b'I' } else { b'T' }];
+                        let mut all = Vec::new();
+                        while !all.ends_with(&answer) {
+                            let count = from_server.read(&mut received).await.unwrap();
+                            assert!(count > 0, "an answer");
+                            all.extend_from_slice(&received[..count]);
+                        }
+                        return;
+                    }
+                    None if to_server.write_all(messages).await.is_err() => return,
                     None => {}
                 }
             }
@@ -95,10 +105,12 @@ async fn relay(mut client: TcpStream, mut server: TcpStream, cut: Arc<Mutex<Opti
     }
 }
 
-/// Takes the cut if the message is its statement.
-fn take(cut: &Mutex<Option<Cut>>, message: &[u8]) -> Option<Cut> {
+/// Takes the cut if its statement is among the messages, with the statement's place.
+fn take(cut: &Mutex<Option<Cut>>, messages: &[u8]) -> Option<(Cut, Range<usize>)> {
     let mut cut = cut.lock().unwrap();
     let (Cut::Before(statement) | Cut::After(statement)) = (*cut)?;
-    let is_it = message.first() == Some(&b'Q') && message.ends_with(format!("{statement}\0").as_bytes());
-    if is_it { cut.take() } else { None }
+    let length = u32::try_from(statement.len() + 5).unwrap().to_be_bytes();
+    let message = [b"Q", &length[..], statement.as_bytes(), b"\0"].concat();
+    let start = messages.windows(message.len()).position(|window| window == message)?;
+    cut.take().map(|cut| (cut, start..start + message.len()))
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use damper_core::job::Wall;
 use damper_queue::store::{
-    Batch, Committed, Filter, JobId, Lane, LeaseRequest, Record, State, Store, Submitted,
+    Batch, Committed, Filter, JobId, Lane, LeaseRequest, Overdue, OverdueKind, Record, State, Store,
+    Submitted,
 };
 
 use crate::model::Model;
@@ -161,14 +162,14 @@ async fn due_to_end(store: &dyn Store, model: &Model, now: Wall, limit: usize, p
         assert!(distinct.len() == got.len() && got.len() == all.len().min(limit), "{place}: {what} {got:?}");
         assert!(got.iter().all(|id| all.contains(id)), "{place}: {what} {got:?} of {all:?}");
     };
-    for queue in QUEUES {
-        for dead in [false, true] {
-            let got = store.ended_before(queue.to_owned(), dead, now, limit).await.unwrap();
-            check(got, model.ended_before(queue, dead, now), "ended");
-        }
-        let now = Wall(now.0 + 20_000);
-        let got = store.expired_before(queue.to_owned(), now, limit).await.unwrap();
-        check(got, model.expired_before(queue, now), "expired");
+    let later = Wall(now.0 + 20_000);
+    let kinds = [(OverdueKind::Expired, later), (OverdueKind::Ended, now), (OverdueKind::Dead, now)];
+    let ask = |queue: &str, (kind, before)| Overdue { queue: queue.to_owned(), kind, before };
+    let asked: Vec<Overdue> = QUEUES.iter().flat_map(|queue| kinds.map(|kind| ask(queue, kind))).collect();
+    let found = store.overdue(asked.clone(), limit).await.unwrap();
+    assert_eq!(found.len(), asked.len(), "{place}");
+    for (asked, got) in asked.into_iter().zip(found) {
+        check(got, model.overdue(&asked), &format!("{asked:?}"));
     }
 }
 

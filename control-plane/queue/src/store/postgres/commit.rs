@@ -1,80 +1,98 @@
 //! A batch as one transaction.
 //!
-//! All locks are taken at the start, in one order in every server: heads of order keys, then jobs by id. So
-//! two batches wait for each other only where a row that neither knew appears in between, and PostgreSQL then
-//! ends one of them. Leases wait for other servers only in a queue with bounds. The operations run over
-//! memory; a row that one of them misses is loaded.
+//! All locks are taken at the start, in one order in every server: jobs without an order key by id, heads of
+//! order keys, then the other jobs by id. So two batches wait for each other only where a row that neither
+//! knew appears in between, and PostgreSQL then ends one of them. Leases wait for other servers only in a
+//! queue with bounds. The operations run over memory; a row that one of them misses is loaded.
 //!
-//! Leases are selected by their index, so what came before them is written first.
+//! Leases are selected by their index, so what came before them is written first. Without order keys a batch
+//! takes three round trips: it locks and loads, leases, writes and commits.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::connection::Stop;
 use super::flow::{Flows, Shown};
 use super::flush::{flush, flush_heads};
 use super::lease;
-use super::load::{Loader, add_lanes};
-use super::workspace::{Miss, Scoped, Workspace};
+use super::load::{Loader, Named, add_lanes};
+use super::pipeline::{Pipeline, parameters};
+use super::workspace::{Miss, Workspace};
 use crate::store::apply;
 use crate::store::batch::{Batch, Committed, Evidence, Settled};
 use crate::store::error::Error;
-use crate::store::record::{JobId, Lane, ServerId};
+use crate::store::record::{Lane, ServerId};
 
-/// Runs a batch in a transaction. On an error the transaction is still open.
+/// Errors if another server has taken this one for dead: further leases would be watched by none. The lock
+/// makes an observer wait that finds this server dead meanwhile. Both take it before all others.
+const WATCHED: &str = "select 1 from server where id = $1 for key share";
+
+/// Runs a batch in a transaction. On an error the transaction may still be open.
 pub(super) async fn commit(loader: &Loader, batch: &Batch, server: ServerId) -> Result<Committed, Stop> {
     let Batch { settlements, claims, leases, submissions, changes } = batch;
     // Outside of the transaction: a lane stays when the batch is repeated.
     add_lanes(&loader.connection, &loader.lanes, submissions.iter().map(|(job, _)| &job.lane)).await?;
-    loader.connection.batch("begin").await?;
     let mut work = Workspace::default();
     let mut committed = Committed::default();
 
-    if !leases.is_empty() || !claims.is_empty() {
-        check_watched(loader, server).await?;
-    }
-    lock(loader, &mut work, batch).await?;
+    begin(loader, &mut work, batch, server).await?;
     committed.settlements = each(loader, &mut work, settlements, apply::settle).await?;
     committed.claims = each(loader, &mut work, claims, apply::claim).await?;
 
     let shown = shown(&work, batch, &committed.settlements);
     let shown: Vec<Shown<'_>> = shown.iter().map(|(lane, evidence)| (&**lane, evidence)).collect();
-    if !leases.is_empty() {
-        // The counts of leases must be without the ones that have ended.
-        flush(loader, &mut work, server).await?;
-    }
-    let mut flows = Flows::open(loader, leases, &shown).await?;
+    let flows = if leases.is_empty() {
+        Flows::of_evidence(loader, &shown).await?
+    } else {
+        let (leased, flows) = lease::lease(loader, &mut work, leases, &shown, server).await?;
+        (committed.leases, committed.refused) = leased;
+        flows
+    };
 
-    if !leases.is_empty() {
-        (committed.leases, committed.refused) =
-            lease::lease(loader, &mut work, &mut flows, leases, server).await?;
-        flush(loader, &mut work, server).await?;
-        committed.next_due = lease::next_due(loader, leases).await?;
-    }
-
+    let mut last = Pipeline::default();
+    let next = (!leases.is_empty()).then(|| {
+        // Of what the leases leave: new jobs wake their lanes.
+        flush(loader, &mut work, server, &mut last);
+        lease::ask_next_due(loader, leases, &mut last)
+    });
     let submit = |work: &mut Workspace, (job, body): &_| apply::submit(work, job, body, None);
     committed.submissions = each(loader, &mut work, submissions, submit).await?;
-
     committed.changes = each(loader, &mut work, changes, apply::change).await?;
 
-    flush(loader, &mut work, server).await?;
-    work.is_changed |= flows.save(loader).await?;
+    flush(loader, &mut work, server, &mut last);
+    work.is_changed |= flows.save(&mut last);
     committed.due = work.woken.drain().map(|(_, woken)| woken).collect();
-    if work.is_changed {
-        flush_heads(loader, &work).await?;
-        loader.connection.commit().await?;
+    let results = if work.is_changed {
+        flush_heads(&work, &mut last);
+        last.commit(&loader.connection).await?
     } else {
+        let results = last.run(&loader.connection).await?;
         loader.connection.batch("rollback").await?;
+        results
+    };
+    if let Some(next) = next {
+        committed.next_due = lease::next_due(results.rows(next))?;
     }
     Ok(committed)
 }
 
-/// Errors if another server has taken this one for dead: further leases would be watched by none. The lock
-/// makes an observer wait that finds this server dead meanwhile. Both take it before all others.
-async fn check_watched(loader: &Loader, server: ServerId) -> Result<(), Stop> {
-    let sql = "select 1 from server where id = $1 for key share";
-    let rows = loader.connection.query(sql, &[&server.0.cast_signed()]).await?;
-    if rows.is_empty() {
+/// Begins the transaction, and locks and loads the rows that a batch names.
+async fn begin(loader: &Loader, work: &mut Workspace, batch: &Batch, server: ServerId) -> Result<(), Stop> {
+    let Batch { settlements, claims, leases, submissions, changes } = batch;
+    let mut first = Pipeline::default();
+    let is_watched = !leases.is_empty() || !claims.is_empty();
+    let watched = is_watched.then(|| first.add(WATCHED, parameters![server.0.cast_signed()]));
+    let mut named = Named::default();
+    named.ids.extend(settlements.iter().map(|end| end.id));
+    named.ids.extend(claims.iter().map(|claim| claim.id));
+    named.ids.extend(changes.iter().map(|change| change.id));
+    for (job, _) in submissions {
+        let scope = job.lane.scope();
+        named.new.insert(job.id);
+        named.keys.insert((scope, job.key.clone()));
+        named.order_keys.extend(job.order_key.clone().map(|order_key| (scope, order_key)));
+    }
+    let results = loader.begin(work, first, named).await?;
+    if watched.is_some_and(|watched| results.rows(watched).is_empty()) {
         return Err(Stop::Store(taken_for_dead()));
     }
     Ok(())
@@ -113,29 +131,4 @@ async fn each<T, O>(
         }
     }
     Ok(results)
-}
-
-/// Locks and loads the rows that a batch names: jobs, those with the keys of new ones, the turns of their
-/// order keys, and who is next.
-async fn lock(loader: &Loader, work: &mut Workspace, batch: &Batch) -> Result<(), Stop> {
-    let Batch { settlements, claims, leases: _, submissions, changes } = batch;
-    let mut ids: BTreeSet<JobId> = settlements.iter().map(|end| end.id).collect();
-    ids.extend(claims.iter().map(|claim| claim.id));
-    ids.extend(changes.iter().map(|change| change.id));
-    let keys = submissions.iter().map(|(job, _)| (job.lane.scope(), job.key.clone()));
-    ids.extend(loader.keys(work, keys).await?);
-    let mut order_keys = loader.order_keys(&ids).await?;
-    order_keys.extend(submissions.iter().filter_map(|(job, _)| {
-        let order_key = job.order_key.clone()?;
-        Some((job.lane.scope(), order_key))
-    }));
-    loader.heads(work, order_keys.iter().cloned()).await?;
-    ids.extend(submissions.iter().map(|(job, _)| job.id));
-    loader.jobs(work, ids).await?;
-    let may_end = |order_key: &Scoped| {
-        let head = work.heads.get(order_key).and_then(|slot| slot.now);
-        head.is_some_and(|head| work.jobs.contains_key(&head))
-    };
-    let next: Vec<Scoped> = order_keys.into_iter().filter(may_end).collect();
-    loader.behind(work, next).await
 }

@@ -21,6 +21,11 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const SESSION: &str = "set search_path to damper_queue; set application_name to 'damper'; \
      set statement_timeout to '10s'; set idle_in_transaction_session_timeout to '10s'";
 
+/// Plans of the commits: by index, whatever the size of the tables was when a statement was first planned,
+/// and once per statement.
+const PLANS: &str = "set plan_cache_mode to force_generic_plan; set enable_seqscan to off; set enable_hashjoin to \
+     off; set enable_mergejoin to off; set jit to off";
+
 /// Why a transaction cannot go on.
 #[derive(Debug)]
 pub(super) enum Stop {
@@ -50,6 +55,8 @@ impl From<tokio_postgres::Error> for Stop {
     fn from(error: tokio_postgres::Error) -> Self {
         match error.code() {
             Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE) => Self::Again,
+            // Another server has taken a key or an id since it was read: the next try finds it.
+            Some(&SqlState::UNIQUE_VIOLATION) => Self::Again,
             // Data exceptions and violated constraints: the same content would fail again.
             Some(code) if code.code().starts_with("22") || code.code().starts_with("23") => {
                 Self::Store(Error::Invalid(text(&error)))
@@ -165,6 +172,12 @@ impl Connection {
         Ok(Self { client, statements: Mutex::default(), driver })
     }
 
+    /// Sets what the connection of the commits needs.
+    pub(super) async fn for_commits(self) -> Result<Self, Stop> {
+        self.batch(PLANS).await?;
+        Ok(self)
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.client.is_closed()
     }
@@ -204,8 +217,22 @@ impl Connection {
         Ok(self.client.execute(&statement, parameters).await?)
     }
 
+    /// Sends a prepared statement when it is polled first, and returns its rows.
+    pub(super) async fn send(
+        &self,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.client.query(statement, parameters).await
+    }
+
+    /// Sends statements without parameters when it is polled first.
+    pub(super) async fn send_batch(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        self.client.batch_execute(sql).await
+    }
+
     /// Prepares a statement once per connection.
-    async fn statement(&self, sql: &'static str) -> Result<Statement, Stop> {
+    pub(super) async fn statement(&self, sql: &'static str) -> Result<Statement, Stop> {
         let known = self.statements.lock().unwrap_or_else(PoisonError::into_inner).get(sql).cloned();
         if let Some(statement) = known {
             return Ok(statement);

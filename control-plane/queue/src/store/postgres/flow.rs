@@ -12,11 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use damper_core::Time;
 use damper_core::job::{Admit, CalleeParts, HoldReason, QueueParts, SharedFlow};
-use futures_util::future::try_join;
 use sha2::{Digest as _, Sha256};
+use tokio_postgres::Row;
 
 use super::connection::Stop;
 use super::load::Loader;
+use super::pipeline::{Pipeline, Place, Results, parameters};
 use crate::store::batch::{Evidence, LeaseRequest, Refused};
 use crate::store::record::Lane;
 
@@ -36,67 +37,85 @@ struct Queue {
     callees: BTreeMap<String, CalleeParts>,
 }
 
-/// Locks the flow of a queue. A server that freezes with the lock holds up the others for this time only,
-/// which is shorter than the wait of a submission.
-const LOCK: &str =
-    "select pg_advisory_xact_lock($1), set_config('idle_in_transaction_session_timeout', '3s', true)";
+/// Locks the flows of queues, in this order. A server that freezes with the lock holds up the others for this
+/// time only, which is shorter than the wait of a submission.
+const LOCK: &str = "select pg_advisory_xact_lock(k), set_config('idle_in_transaction_session_timeout', '3s', true) \
+     from unnest($1::bigint[]) k";
+
+/// The leases of queues by callee, as the tallies of all servers have them.
+const COUNT_LEASES: &str = "select l.queue, l.callee_service, sum(t.leased)::bigint from tally t join lane l on l.id = \
+     t.lane where t.leased <> 0 and l.queue = any($1) group by 1, 2";
+
+const CALLEES: &str = "select w.queue, w.callee, c.failures, c.probe_at, c.pace, c.halved_at from unnest($1::text[], \
+     $2::text[]) w (queue, callee) left join callee_flow c using (queue, callee)";
+
+const QUEUES: &str = "select q.queue, store_time(), b.next_delivery, b.line_servers, b.line_until from \
+     unnest($1::text[]) q (queue) left join queue_flow b on b.queue = q.queue";
 
 /// Queues with the callees that a batch needs of them.
-type Wanted = BTreeMap<String, BTreeSet<String>>;
+#[derive(Debug, Default)]
+pub(super) struct Wanted(BTreeMap<String, BTreeSet<String>>);
+
+/// Where the results have the flows.
+pub(super) struct Asked {
+    queues: Place,
+    leased: Option<Place>,
+    callees: Place,
+}
 
 /// Leases of a queue by callee.
 type Leased = BTreeMap<String, BTreeMap<String, u32>>;
 
 impl Flows {
-    /// Locks and loads the queues of requests with bounds, and those of which the evidence changes something,
-    /// and counts the evidence.
-    pub(super) async fn open(
+    /// Returns the flows to lock: of the queues of requests with bounds, and of those in which the evidence
+    /// changes something.
+    pub(super) async fn wanted(
         loader: &Loader,
         requests: &[LeaseRequest],
         shown: &[Shown<'_>],
-    ) -> Result<Self, Stop> {
-        let mut wanted = Wanted::new();
+    ) -> Result<Wanted, Stop> {
+        let mut wanted = Wanted::default();
         for request in requests.iter().filter(|request| request.bounds.is_some()) {
-            add(&mut wanted, &request.lane);
+            wanted.add(&request.lane);
         }
-        let mut others = Wanted::new();
+        let mut others = Wanted::default();
         for (lane, _) in shown {
-            let is_wanted = wanted.contains_key(&lane.queue);
-            add(if is_wanted { &mut wanted } else { &mut others }, lane);
+            let is_wanted = wanted.0.contains_key(&lane.queue);
+            if is_wanted { &mut wanted } else { &mut others }.add(lane);
         }
         if !others.is_empty() {
-            let mut unlocked = Self::load(loader, &others, false).await?;
+            let mut pipeline = Pipeline::default();
+            let asked = others.ask(&mut pipeline, false, false);
+            let results = pipeline.run(&loader.connection).await?;
+            let mut unlocked = Self::loaded(&others, asked, &results)?;
             unlocked.show(shown);
-            others.retain(|queue, _| unlocked.is_changed(queue));
-            wanted.append(&mut others);
+            others.0.retain(|queue, _| unlocked.is_changed(queue));
+            wanted.0.append(&mut others.0);
         }
-        if wanted.is_empty() {
-            return Ok(Self::default());
-        }
-        let locks: BTreeSet<i64> = wanted.keys().map(|queue| lock(queue)).collect();
-        for lock in locks {
-            loader.connection.query(LOCK, &[&lock]).await?;
-        }
-        // Its snapshot must be later than the locks.
-        let mut flows = Self::load(loader, &wanted, !requests.is_empty()).await?;
+        Ok(wanted)
+    }
+
+    /// Locks and loads the flows that evidence alone changes, and counts it.
+    pub(super) async fn of_evidence(loader: &Loader, shown: &[Shown<'_>]) -> Result<Self, Stop> {
+        let wanted = Self::wanted(loader, &[], shown).await?;
+        let mut pipeline = Pipeline::default();
+        let asked = wanted.ask(&mut pipeline, true, false);
+        let results = pipeline.run(&loader.connection).await?;
+        let mut flows = Self::loaded(&wanted, asked, &results)?;
         flows.show(shown);
         Ok(flows)
     }
 
-    /// Loads the flows of queues. The leases are counted for requests alone: evidence does not need them.
-    async fn load(loader: &Loader, wanted: &Wanted, counts: bool) -> Result<Self, Stop> {
-        let sql = "select q.queue, store_time(), b.next_delivery, b.line_servers, b.line_until from \
-                   unnest($1::text[]) q (queue) left join queue_flow b on b.queue = q.queue";
-        let queues: Vec<&str> = wanted.keys().map(String::as_str).collect();
-        let rows = async { loader.connection.query(sql, &[&queues]).await };
-        let leased = async { if counts { count_leases(loader, &queues).await } else { Ok(Leased::new()) } };
-        // One connection sends both without waiting in between.
-        let (rows, leased) = try_join(rows, leased).await?;
+    /// Returns the flows of the results.
+    pub(super) fn loaded(wanted: &Wanted, asked: Option<Asked>, results: &Results) -> Result<Self, Stop> {
         let mut flows = Self::default();
-        for row in &rows {
+        let Some(Asked { queues, leased, callees }) = asked else { return Ok(flows) };
+        let leased = leased.map_or(Ok(Leased::new()), |leased| leases(results.rows(leased)))?;
+        let rows = results.rows(queues);
+        for row in rows {
             flows.now = time(row.try_get(1)?);
         }
-        for row in &rows {
+        for row in rows {
             let numbers = |column| row.try_get::<_, Option<Vec<i64>>>(column).map(Option::unwrap_or_default);
             let line = numbers(3)?.into_iter().zip(numbers(4)?);
             let stored = QueueParts {
@@ -109,17 +128,13 @@ impl Flows {
             let flow = SharedFlow::new(stored.clone(), in_flight, flows.now);
             flows.queues.insert(name, Queue { flow, stored, callees: BTreeMap::new() });
         }
-        flows.load_callees(loader, wanted, &leased).await?;
+        debug_assert_eq!(flows.queues.len(), wanted.0.len());
+        flows.load_callees(results.rows(callees), &leased)?;
         Ok(flows)
     }
 
-    async fn load_callees(&mut self, loader: &Loader, wanted: &Wanted, leased: &Leased) -> Result<(), Stop> {
-        let sql = "select w.queue, w.callee, c.failures, c.probe_at, c.pace, c.halved_at from \
-                   unnest($1::text[], $2::text[]) w (queue, callee) left join callee_flow c using (queue, callee)";
-        let pairs =
-            wanted.iter().flat_map(|(queue, callees)| callees.iter().map(move |callee| (queue, callee)));
-        let (queues, callees): (Vec<&String>, Vec<&String>) = pairs.unzip();
-        for row in loader.connection.query(sql, &[&queues, &callees]).await? {
+    fn load_callees(&mut self, rows: &[Row], leased: &Leased) -> Result<(), Stop> {
+        for row in rows {
             let (queue, callee): (&str, String) = (row.try_get(0)?, row.try_get(1)?);
             let in_flight = leased.get(queue).and_then(|callees| callees.get(&callee)).copied();
             let Some(queue) = self.queues.get_mut(queue) else { continue };
@@ -139,7 +154,7 @@ impl Flows {
     }
 
     /// Counts evidence about callees of the queues that are loaded.
-    fn show(&mut self, shown: &[Shown<'_>]) {
+    pub(super) fn show(&mut self, shown: &[Shown<'_>]) {
         for (lane, Evidence { bounds, outcome }) in shown {
             if let Some(queue) = self.queues.get_mut(&lane.queue) {
                 queue.flow.shows(bounds, lane.route.callee_service(), outcome);
@@ -182,12 +197,12 @@ impl Flows {
     }
 
     /// Writes what has changed. Returns true if something has.
-    pub(super) async fn save(&self, loader: &Loader) -> Result<bool, Stop> {
+    pub(super) fn save(&self, pipeline: &mut Pipeline<'_>) -> bool {
         let mut is_changed = false;
         for (name, queue) in &self.queues {
             let parts = queue.flow.parts();
             if parts != queue.stored {
-                save_queue(loader, name, &parts).await?;
+                save_queue(name, &parts, pipeline);
                 is_changed = true;
             }
         }
@@ -196,9 +211,42 @@ impl Flows {
         });
         let callees: Vec<(&String, &String, CalleeParts)> = callees.collect();
         if !callees.is_empty() {
-            save_callees(loader, &callees).await?;
+            save_callees(&callees, pipeline);
         }
-        Ok(is_changed || !callees.is_empty())
+        is_changed || !callees.is_empty()
+    }
+}
+
+impl Wanted {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn add(&mut self, lane: &Lane) {
+        let callees = self.0.entry(lane.queue.clone()).or_default();
+        callees.insert(lane.route.callee_service().to_owned());
+    }
+
+    /// Asks for the flows, if there are any. The leases are counted for requests alone: evidence does not
+    /// need them.
+    pub(super) fn ask(&self, pipeline: &mut Pipeline<'_>, locks: bool, counts: bool) -> Option<Asked> {
+        if self.is_empty() {
+            return None;
+        }
+        let queues: Vec<String> = self.0.keys().cloned().collect();
+        if locks {
+            let locks: BTreeSet<i64> = queues.iter().map(|queue| lock(queue)).collect();
+            pipeline.add(LOCK, parameters![locks.into_iter().collect::<Vec<i64>>()]);
+        }
+        // Their snapshots are later than the locks.
+        let leased = counts.then(|| pipeline.add(COUNT_LEASES, parameters![queues.clone()]));
+        let pairs =
+            self.0.iter().flat_map(|(queue, callees)| callees.iter().map(move |callee| (queue, callee)));
+        let (of, callees): (Vec<String>, Vec<String>) =
+            pairs.map(|(queue, callee)| (queue.clone(), callee.clone())).unzip();
+        let callees = pipeline.add(CALLEES, parameters![of, callees]);
+        let queues = pipeline.add(QUEUES, parameters![queues]);
+        Some(Asked { queues, leased, callees })
     }
 }
 
@@ -211,34 +259,27 @@ impl Queue {
     }
 }
 
-async fn save_queue(loader: &Loader, queue: &String, parts: &QueueParts) -> Result<(), Stop> {
+fn save_queue(queue: &str, parts: &QueueParts, pipeline: &mut Pipeline<'_>) {
     let sql = "insert into queue_flow values ($1, $2, $3, $4) on conflict (queue) do update set next_delivery = \
                excluded.next_delivery, line_servers = excluded.line_servers, line_until = excluded.line_until";
     let servers: Vec<i64> = parts.line.iter().map(|(server, _)| server.cast_signed()).collect();
     let until: Vec<i64> = parts.line.iter().map(|(_, until)| micros(*until)).collect();
-    loader.connection.execute(sql, &[queue, &micros(parts.next_delivery), &servers, &until]).await?;
-    Ok(())
+    pipeline.add(sql, parameters![queue.to_owned(), micros(parts.next_delivery), servers, until]);
 }
 
-async fn save_callees(loader: &Loader, callees: &[(&String, &String, CalleeParts)]) -> Result<(), Stop> {
+fn save_callees(callees: &[(&String, &String, CalleeParts)], pipeline: &mut Pipeline<'_>) {
     let sql = "insert into callee_flow (queue, callee, failures, probe_at, pace, halved_at) select * from \
                unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) on conflict \
                (queue, callee) do update set failures = excluded.failures, probe_at = excluded.probe_at, pace = \
                excluded.pace, halved_at = excluded.halved_at";
-    let queues: Vec<&String> = callees.iter().map(|(queue, ..)| *queue).collect();
-    let names: Vec<&String> = callees.iter().map(|(_, callee, _)| *callee).collect();
+    let queues: Vec<String> = callees.iter().map(|(queue, ..)| (*queue).clone()).collect();
+    let names: Vec<String> = callees.iter().map(|(_, callee, _)| (*callee).clone()).collect();
     let column = |part: fn(&CalleeParts) -> i64| callees.iter().map(|(.., parts)| part(parts)).collect();
     let failures: Vec<i64> = column(|parts| i64::from(parts.failures));
     let probe_at: Vec<i64> = column(|parts| micros(parts.probe_at));
     let pace: Vec<i64> = column(|parts| i64::from(parts.pace));
     let halved_at: Vec<Option<i64>> = callees.iter().map(|(.., parts)| parts.halved_at.map(micros)).collect();
-    loader.connection.execute(sql, &[&queues, &names, &failures, &probe_at, &pace, &halved_at]).await?;
-    Ok(())
-}
-
-fn add(wanted: &mut Wanted, lane: &Lane) {
-    let callees = wanted.entry(lane.queue.clone()).or_default();
-    callees.insert(lane.route.callee_service().to_owned());
+    pipeline.add(sql, parameters![queues, names, failures, probe_at, pace, halved_at]);
 }
 
 /// Returns the number of the advisory lock of a queue.
@@ -259,12 +300,10 @@ fn small(number: i64) -> u32 {
     u32::try_from(number.max(0)).unwrap_or(u32::MAX)
 }
 
-/// Counts the leases of queues by callee, as the tallies of all servers have them.
-async fn count_leases(loader: &Loader, queues: &[&str]) -> Result<Leased, Stop> {
-    let sql = "select queue, callee_service, sum(leased)::bigint from tally join lane on lane.id = tally.lane \
-               where queue = any($1) group by 1, 2";
+/// Returns the leases of queues by callee.
+fn leases(rows: &[Row]) -> Result<Leased, Stop> {
     let mut leased = Leased::new();
-    for row in loader.connection.query(sql, &[&queues]).await? {
+    for row in rows {
         let callees = leased.entry(row.try_get(0)?).or_default();
         callees.insert(row.try_get(1)?, small(row.try_get(2)?));
     }

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use damper_core::job::Wall;
-use futures_util::future::try_join4;
 
-use super::connection::Stop;
 use super::load::Loader;
+use super::pipeline::{Pipeline, parameters};
 use super::workspace::{Slot, Workspace};
 use crate::store::encoding::{encode, encode_body};
 use crate::store::record::{Body, JobId, Record, ServerId, State};
@@ -111,7 +110,7 @@ impl Changes {
 }
 
 /// Writes jobs, bodies and counts.
-pub(super) async fn flush(loader: &Loader, work: &mut Workspace, server: ServerId) -> Result<(), Stop> {
+pub(super) fn flush(loader: &Loader, work: &mut Workspace, server: ServerId, pipeline: &mut Pipeline<'_>) {
     let mut changes = Changes::default();
     let mut slots: Vec<_> = work.jobs.iter_mut().filter(|(_, slot)| slot.stored != slot.now).collect();
     // Two servers that insert the same keys wait for each other in one direction.
@@ -130,11 +129,10 @@ pub(super) async fn flush(loader: &Loader, work: &mut Workspace, server: ServerI
         }
         slot.stored.clone_from(&slot.now);
     }
-    if changes.tallies.is_empty() {
-        return Ok(());
+    if !changes.tallies.is_empty() {
+        work.is_changed = true;
+        write(changes, server, pipeline);
     }
-    work.is_changed = true;
-    write(loader, &changes, server).await
 }
 
 /// Returns a job that waits and did not, or not until the same time.
@@ -144,40 +142,30 @@ fn newly_waiting(slot: &Slot<Record>) -> Option<&Record> {
     (!is_known).then_some(now)
 }
 
-async fn write(loader: &Loader, changes: &Changes, server: ServerId) -> Result<(), Stop> {
+fn write(changes: Changes, server: ServerId, pipeline: &mut Pipeline<'_>) {
     let Changes { inserted, updated, deleted, bodies, deleted_bodies, tallies } = changes;
-    let insert = async {
-        if !inserted.ids.is_empty() {
-            insert(loader, inserted).await?;
-            let sql = "insert into body select * from unnest($1::bytea[], $2::bytea[])";
-            loader.connection.execute(sql, &[&bodies.0, &bodies.1]).await?;
-        }
-        Ok(())
-    };
-    let update = async {
-        if !updated.ids.is_empty() {
-            update(loader, updated).await?;
-        }
-        Ok(())
-    };
-    let delete = async {
-        if !deleted.is_empty() {
-            loader.connection.execute("delete from job where id = any($1)", &[deleted]).await?;
-        }
-        if !deleted_bodies.is_empty() {
-            loader.connection.execute("delete from body where id = any($1)", &[deleted_bodies]).await?;
-        }
-        Ok(())
-    };
-    // One connection sends all of them without waiting in between.
-    try_join4(delete, update, insert, count(loader, tallies, server)).await.map(|_| ())
+    // A deleted job and a new one can have the same key.
+    if !deleted.is_empty() {
+        pipeline.add("delete from job where id = any($1)", parameters![deleted]);
+    }
+    if !deleted_bodies.is_empty() {
+        pipeline.add("delete from body where id = any($1)", parameters![deleted_bodies]);
+    }
+    if !updated.ids.is_empty() {
+        update(updated, pipeline);
+    }
+    if !inserted.ids.is_empty() {
+        insert(inserted, pipeline);
+        let sql = "insert into body select * from unnest($1::bytea[], $2::bytea[])";
+        pipeline.add(sql, parameters![bodies.0, bodies.1]);
+    }
+    count(&tallies, server, pipeline);
 }
 
-async fn insert(loader: &Loader, rows: &Columns) -> Result<(), Stop> {
+fn insert(rows: Columns, pipeline: &mut Pipeline<'_>) {
     let sql = "insert into job (id, lane, state, repeat, at, began, expires, scope, key, order_key, server, \
                record) select * from unnest($1::bytea[], $2::int[], $3::\"char\"[], $4::bool[], $5::bigint[], \
-               $6::bigint[], $7::bigint[], $8::bytea[], $9::bytea[], $10::bytea[], $11::bigint[], $12::bytea[]) \
-               on conflict do nothing";
+               $6::bigint[], $7::bigint[], $8::bytea[], $9::bytea[], $10::bytea[], $11::bigint[], $12::bytea[])";
     let Columns {
         ids,
         lanes,
@@ -192,29 +180,24 @@ async fn insert(loader: &Loader, rows: &Columns) -> Result<(), Stop> {
         servers,
         records,
     } = rows;
-    let inserted = loader
-        .connection
-        .execute(
-            sql,
-            &[ids, lanes, states, repeats, times, began, expires, scopes, keys, order_keys, servers, records],
-        )
-        .await?;
-    // Another server has taken a key or an id since it was read: the next try finds it.
-    if inserted == ids.len() as u64 { Ok(()) } else { Err(Stop::Again) }
+    let parameters = parameters![
+        ids, lanes, states, repeats, times, began, expires, scopes, keys, order_keys, servers, records
+    ];
+    pipeline.add(sql, parameters);
 }
 
-async fn update(loader: &Loader, rows: &Columns) -> Result<(), Stop> {
+fn update(rows: Columns, pipeline: &mut Pipeline<'_>) {
     let sql = "update job set state = u.state, repeat = u.repeat, at = u.at, began = u.began, expires = \
                u.expires, server = u.server, record = u.record from unnest($1::bytea[], $2::\"char\"[], \
                $3::bool[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[]) u (id, state, \
                repeat, at, began, expires, server, record) where job.id = u.id";
     let Columns { ids, states, repeats, times, began, expires, servers, records, .. } = rows;
-    loader.connection.execute(sql, &[ids, states, repeats, times, began, expires, servers, records]).await?;
-    Ok(())
+    let parameters = parameters![ids, states, repeats, times, began, expires, servers, records];
+    pipeline.add(sql, parameters);
 }
 
 /// Adds the changes of counts to those of this server.
-async fn count(loader: &Loader, tallies: &BTreeMap<u32, Tally>, server: ServerId) -> Result<(), Stop> {
+fn count(tallies: &BTreeMap<u32, Tally>, server: ServerId, pipeline: &mut Pipeline<'_>) {
     let lanes: Vec<i32> = tallies.keys().map(|lane| lane.cast_signed()).collect();
     let column = |part: fn(&Tally) -> i64| tallies.values().map(part).collect::<Vec<i64>>();
     let sql = "insert into tally select lane, $2, waiting, behind, leased, dead, ended, bytes from \
@@ -223,30 +206,24 @@ async fn count(loader: &Loader, tallies: &BTreeMap<u32, Tally>, server: ServerId
                update set waiting = tally.waiting + excluded.waiting, behind = tally.behind + excluded.behind, \
                leased = tally.leased + excluded.leased, dead = tally.dead + excluded.dead, ended = tally.ended + \
                excluded.ended, bytes = tally.bytes + excluded.bytes";
-    loader
-        .connection
-        .execute(
-            sql,
-            &[
-                &lanes,
-                &server.0.cast_signed(),
-                &column(|tally| tally.waiting),
-                &column(|tally| tally.behind),
-                &column(|tally| tally.leased),
-                &column(|tally| tally.dead),
-                &column(|tally| tally.ended),
-                &column(|tally| tally.bytes),
-            ],
-        )
-        .await?;
-    Ok(())
+    let parameters = parameters![
+        lanes,
+        server.0.cast_signed(),
+        column(|tally| tally.waiting),
+        column(|tally| tally.behind),
+        column(|tally| tally.leased),
+        column(|tally| tally.dead),
+        column(|tally| tally.ended),
+        column(|tally| tally.bytes),
+    ];
+    pipeline.add(sql, parameters);
 }
 
 /// Writes who has the turn of each order key, at the end of the transaction.
-pub(super) async fn flush_heads(loader: &Loader, work: &Workspace) -> Result<(), Stop> {
+pub(super) fn flush_heads(work: &Workspace, pipeline: &mut Pipeline<'_>) {
     let (mut kept, mut gone) = (<(Vec<_>, Vec<_>, Vec<_>)>::default(), <(Vec<_>, Vec<_>)>::default());
     for ((scope, order_key), slot) in &work.heads {
-        let (scope, order_key) = (scope.to_be_bytes().to_vec(), order_key.as_bytes());
+        let (scope, order_key) = (scope.to_be_bytes().to_vec(), order_key.as_bytes().to_vec());
         match slot.now {
             Some(head) if slot.stored != slot.now => {
                 kept.0.push(scope);
@@ -263,12 +240,11 @@ pub(super) async fn flush_heads(loader: &Loader, work: &Workspace) -> Result<(),
     if !kept.0.is_empty() {
         let sql = "update head set job = u.job from unnest($1::bytea[], $2::bytea[], $3::bytea[]) u (scope, \
                    order_key, job) where head.scope = u.scope and head.order_key = u.order_key";
-        loader.connection.execute(sql, &[&kept.0, &kept.1, &kept.2]).await?;
+        pipeline.add(sql, parameters![kept.0, kept.1, kept.2]);
     }
     if !gone.0.is_empty() {
         let sql =
             "delete from head where (scope, order_key) in (select * from unnest($1::bytea[], $2::bytea[]))";
-        loader.connection.execute(sql, &[&gone.0, &gone.1]).await?;
+        pipeline.add(sql, parameters![gone.0, gone.1]);
     }
-    Ok(())
 }

@@ -6,19 +6,19 @@
 
 use std::collections::{HashMap, HashSet};
 
-use damper_core::job::Wall;
 use tokio_postgres::Row;
 
 use super::connection::Stop;
-use super::flow::Flows;
+use super::flow::{Flows, Shown};
 use super::flush::{flush, time};
-use super::load::{Loader, job_id};
+use super::load::Loader;
+use super::pipeline::{Pipeline, Place, parameters};
 use super::reads::wall;
 use super::workspace::Workspace;
 use crate::store::apply;
 use crate::store::batch::{Deliveries, LeaseRequest, NextDue, Refused};
 use crate::store::encoding::{damaged, decode_body};
-use crate::store::record::{Body, JobId, Record, ServerId};
+use crate::store::record::{Record, ServerId};
 
 const DUE: &str = "with request as (select * from unnest($1::int[], $2::bool[], $3::bigint[], $4::bigint[]) with \
      ordinality as r (lane, first_only, now, most, number)), \
@@ -27,49 +27,79 @@ const DUE: &str = "with request as (select * from unnest($1::int[], $2::bool[], 
      again as (select r.number, j.* from request r cross join lateral (select id, record from job where lane = \
      r.lane and state = 'w' and repeat and at <= r.now and not r.first_only order by at, id limit r.most for update \
      skip locked) j) \
-     select id, record, number from first union all select id, record, number from again";
+     select j.id, j.record, j.number, b.body from (select id, record, number from first union all select id, record, \
+     number from again) j left join body b on b.id = j.id";
+
+const NEXT_DUE: &str = "select (select at from job where lane = r.lane and state = 'w' and not repeat order by at, id \
+     limit 1), (select at from job where lane = r.lane and state = 'w' and repeat order by at, id limit 1) from \
+     unnest($1::int[]) with ordinality as r (lane, number) order by r.number";
 
 /// Jobs of each request, and why one got fewer than it asked for.
 type Answers = (Vec<Deliveries>, Vec<Option<Refused>>);
 
+/// A due job, and its body as it is stored.
+type Due<'r> = (Record, Option<&'r [u8]>);
+
 /// Leases jobs. Requests of the same lane are separate statements, since each depends on the one before.
+///
+/// The first ones are sent with what was changed before and with the bounds, which may then give fewer jobs
+/// than were read.
 pub(super) async fn lease(
     loader: &Loader,
     work: &mut Workspace,
-    flows: &mut Flows,
     requests: &[LeaseRequest],
+    shown: &[Shown<'_>],
     server: ServerId,
-) -> Result<Answers, Stop> {
-    let (mut results, mut refused) = (Vec::with_capacity(requests.len()), Vec::new());
+) -> Result<(Answers, Flows), Stop> {
+    let wanted = Flows::wanted(loader, requests, shown).await?;
+    let (mut leased, mut refused) = (Vec::with_capacity(requests.len()), Vec::new());
+    let mut flows: Option<Flows> = None;
     let mut rest = requests;
     while !rest.is_empty() {
         let mut lanes = HashSet::new();
         let independent = rest.iter().take_while(|request| lanes.insert(&request.lane)).count();
         let (now, later) = rest.split_at(independent);
         rest = later;
-        let (jobs, why) = lease_together(loader, work, flows, now).await?;
-        results.extend(jobs);
-        refused.extend(why);
-        if !rest.is_empty() {
-            flush(loader, work, server).await?;
+
+        let mut pipeline = Pipeline::default();
+        // The counts of leases must be without the ones that have ended.
+        flush(loader, work, server, &mut pipeline);
+        let asked = if flows.is_none() { wanted.ask(&mut pipeline, true, true) } else { None };
+        let most = now.iter().map(|request| match &flows {
+            Some(flows) => flows.room(request).unwrap_or(0),
+            None => request.count,
+        });
+        let due = ask_due(loader, now, most, &mut pipeline);
+        let results = pipeline.run(&loader.connection).await?;
+        if flows.is_none() {
+            let mut loaded = Flows::loaded(&wanted, asked, &results)?;
+            loaded.show(shown);
+            flows = Some(loaded);
         }
+        let Some(flows) = &mut flows else { continue };
+        let (jobs, why) = share_out(loader, work, flows, now, results.rows(due)).await?;
+        leased.extend(jobs);
+        refused.extend(why);
     }
-    Ok((results, refused))
+    Ok(((leased, refused), flows.unwrap_or_default()))
 }
 
-async fn lease_together(
+/// Gives due jobs to the requests.
+async fn share_out(
     loader: &Loader,
     work: &mut Workspace,
     flows: &mut Flows,
     requests: &[LeaseRequest],
+    rows: &[Row],
 ) -> Result<Answers, Stop> {
+    // Before any of them is given: together they can use up a bound.
     let most: Vec<u64> = requests.iter().map(|request| u64::from(flows.room(request).unwrap_or(0))).collect();
-    let mut due = due(loader, requests, &most).await?;
-    let mut leased: Vec<Vec<Record>> = Vec::with_capacity(requests.len());
+    let mut due = due(loader, rows).await?;
+    let mut leased: Vec<Deliveries> = Vec::with_capacity(requests.len());
     let mut refused = Vec::with_capacity(requests.len());
     for (index, (request, most)) in requests.iter().zip(most).enumerate() {
         let mut jobs = due.remove(&index).unwrap_or_default();
-        jobs.sort_by_key(|job| (job.at, job.id));
+        jobs.sort_by_key(|(job, _)| (job.at, job.id));
         jobs.truncate(usize::try_from(most).unwrap_or(usize::MAX));
         let (taken, why) = take(work, flows, request, jobs)?;
         let is_short = taken.len() as u64 == most && most < u64::from(request.count);
@@ -80,13 +110,7 @@ async fn lease_together(
         leased.push(taken);
         refused.push(why);
     }
-    let mut bodies = bodies(loader, leased.iter().flatten()).await?;
-    let mut with_body = |job: Record| {
-        let body = bodies.remove(&job.id).ok_or_else(|| damaged(job.id, "no body"))?;
-        Ok((job, body))
-    };
-    let with_bodies = leased.into_iter().map(|jobs| jobs.into_iter().map(&mut with_body).collect());
-    Ok((with_bodies.collect::<Result<_, Stop>>()?, refused))
+    Ok((leased, refused))
 }
 
 /// Leases due jobs as far as the bytes of the request and the bounds of the queue allow, of which the
@@ -95,10 +119,10 @@ fn take(
     work: &mut Workspace,
     flows: &mut Flows,
     request: &LeaseRequest,
-    jobs: Vec<Record>,
-) -> Result<(Vec<Record>, Option<Refused>), Stop> {
+    jobs: Vec<Due<'_>>,
+) -> Result<(Deliveries, Option<Refused>), Stop> {
     let (mut taken, mut bytes) = (Vec::new(), 0);
-    for old in jobs {
+    for (old, body) in jobs {
         if bytes >= request.max_bytes {
             break;
         }
@@ -108,38 +132,46 @@ fn take(
         bytes += u64::from(old.body_bytes);
         work.loaded(old.id, Some(old.clone()));
         let new = work.run(|work| apply::lease(work, &old, request));
-        taken.push(new.map_err(|miss| damaged(old.id, &format!("lease needs {miss:?}")))?);
+        let new = new.map_err(|miss| damaged(old.id, &format!("lease needs {miss:?}")))?;
+        let body = body.ok_or_else(|| damaged(old.id, "no body"))?;
+        taken.push((new, decode_body(old.id, body)?));
         flows.begins(request);
     }
     Ok((taken, None))
 }
 
-/// Returns due jobs by the index of their request, in no order.
-async fn due(
+fn ask_due(
     loader: &Loader,
     requests: &[LeaseRequest],
-    most: &[u64],
-) -> Result<HashMap<usize, Vec<Record>>, Stop> {
+    most: impl Iterator<Item = u32>,
+    pipeline: &mut Pipeline<'_>,
+) -> Place {
     let lanes = numbers(loader, requests);
     let first: Vec<bool> = requests.iter().map(|request| request.first_only).collect();
     let now: Vec<i64> = requests.iter().map(|request| time(request.now)).collect();
-    let most: Vec<i64> = most.iter().map(|most| time(Wall(*most))).collect();
-    let rows = loader.connection.query(DUE, &[&lanes, &first, &now, &most]).await?;
-    let jobs = loader.records(&rows).await?;
-    let mut due: HashMap<usize, Vec<Record>> = HashMap::new();
+    let most: Vec<i64> = most.map(i64::from).collect();
+    pipeline.add(DUE, parameters![lanes, first, now, most])
+}
+
+/// Returns due jobs by the index of their request, in no order.
+async fn due<'r>(loader: &Loader, rows: &'r [Row]) -> Result<HashMap<usize, Vec<Due<'r>>>, Stop> {
+    let jobs = loader.records(rows).await?;
+    let mut due: HashMap<usize, Vec<Due<'r>>> = HashMap::new();
     for (row, job) in rows.iter().zip(jobs) {
         let number: i64 = row.try_get(2)?;
-        due.entry(usize::try_from(number - 1).unwrap_or_default()).or_default().push(job);
+        let jobs = due.entry(usize::try_from(number - 1).unwrap_or_default()).or_default();
+        jobs.push((job, row.try_get(3)?));
     }
     Ok(due)
 }
 
+/// Asks when the next job of each request's lane is due.
+pub(super) fn ask_next_due(loader: &Loader, requests: &[LeaseRequest], pipeline: &mut Pipeline<'_>) -> Place {
+    pipeline.add(NEXT_DUE, parameters![numbers(loader, requests)])
+}
+
 /// Returns when the next job of each request's lane is due.
-pub(super) async fn next_due(loader: &Loader, requests: &[LeaseRequest]) -> Result<Vec<NextDue>, Stop> {
-    let sql = "select (select at from job where lane = r.lane and state = 'w' and not repeat order by at, id \
-               limit 1), (select at from job where lane = r.lane and state = 'w' and repeat order by at, id \
-               limit 1) from unnest($1::int[]) with ordinality as r (lane, number) order by r.number";
-    let rows = loader.connection.query(sql, &[&numbers(loader, requests)]).await?;
+pub(super) fn next_due(rows: &[Row]) -> Result<Vec<NextDue>, Stop> {
     let due = |row: &Row| {
         let (first, repeat): (Option<i64>, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
         let any = first.into_iter().chain(repeat).min();
@@ -153,16 +185,4 @@ fn numbers(loader: &Loader, requests: &[LeaseRequest]) -> Vec<i32> {
     let lanes = loader.lanes.read();
     let number = |lane| lanes.number(lane).map_or(0, |known| known.number.cast_signed());
     requests.iter().map(|request| number(&request.lane)).collect()
-}
-
-async fn bodies(loader: &Loader, jobs: impl Iterator<Item = &Record>) -> Result<HashMap<JobId, Body>, Stop> {
-    let ids: Vec<&[u8]> = jobs.map(|job| &job.id.0[..]).collect();
-    let mut bodies = HashMap::new();
-    if !ids.is_empty() {
-        for row in loader.connection.query("select id, body from body where id = any($1)", &[&ids]).await? {
-            let id = job_id(row.try_get(0)?)?;
-            bodies.insert(id, decode_body(id, row.try_get(1)?)?);
-        }
-    }
-    Ok(bodies)
 }

@@ -9,11 +9,35 @@ use std::sync::Arc;
 use tokio_postgres::Row;
 
 use super::connection::{Connection, Stop};
+use super::pipeline::{Pipeline, Place, Results, parameters};
 use super::workspace::{Miss, Scoped, Workspace};
 use crate::store::encoding::{damaged, decode};
 use crate::store::error::Error;
 use crate::store::lanes::{SharedLanes, lane};
 use crate::store::record::{JobId, Lane, Record};
+
+/// Jobs by their keys. Without a lock: a key that is taken in between shows when the job is written.
+const KEYS: &str = "select scope, key, id, order_key from job where (scope, key) in (select * from \
+     unnest($1::bytea[], $2::bytea[]))";
+
+/// Order keys of jobs, which never change.
+const ORDER_KEYS: &str = "select scope, order_key from job where id = any($1) and order_key is not null";
+
+const JOBS_WITHOUT_ORDER: &str =
+    "select id, record from job where id = any($1) and order_key is null order by id for update";
+
+/// Rows that a batch names.
+#[derive(Default)]
+pub(super) struct Named {
+    /// Jobs that it changes.
+    pub(super) ids: BTreeSet<JobId>,
+    /// Ids of new jobs.
+    pub(super) new: BTreeSet<JobId>,
+    /// Their keys.
+    pub(super) keys: BTreeSet<Scoped>,
+    /// Their order keys.
+    pub(super) order_keys: BTreeSet<Scoped>,
+}
 
 /// A connection with the numbers of lanes.
 #[derive(Clone)]
@@ -27,10 +51,64 @@ impl Loader {
     pub(super) async fn miss(&self, work: &mut Workspace, miss: Miss) -> Result<(), Stop> {
         match miss {
             Miss::Job(id) => self.jobs(work, [id]).await,
-            Miss::Key(key) => self.keys(work, [key]).await.map(|_| ()),
+            Miss::Key(key) => {
+                let (keys, mut one) = (BTreeSet::from([key]), Pipeline::default());
+                let asked = ask_keys(&mut one, &keys);
+                let results = one.run(&self.connection).await?;
+                loaded_keys(work, keys, results.rows(asked)).map(|_| ())
+            }
             Miss::Head(order_key) => self.heads(work, [order_key]).await,
             Miss::Behind(order_key) => self.behind(work, [order_key]).await,
         }
+    }
+
+    /// Begins the transaction: locks and loads the rows that a batch names. `first` has what comes before.
+    ///
+    /// Jobs without an order key come first, by id; then heads; then jobs with one, by id, with those that
+    /// only a key names.
+    pub(super) async fn begin(
+        &self,
+        work: &mut Workspace,
+        mut first: Pipeline<'_>,
+        named: Named,
+    ) -> Result<Results, Stop> {
+        let Named { ids, new, keys, mut order_keys } = named;
+        let asked_keys = (!keys.is_empty()).then(|| ask_keys(&mut first, &keys));
+        let all: BTreeSet<JobId> = ids.into_iter().chain(new).collect();
+        let asked_order_keys = (!all.is_empty()).then(|| first.add(ORDER_KEYS, parameters![bytes(&all)]));
+        let asked_jobs = (!all.is_empty()).then(|| first.add(JOBS_WITHOUT_ORDER, parameters![bytes(&all)]));
+        let results = first.begin(&self.connection).await?;
+
+        let mut found = BTreeSet::new();
+        if let Some(asked) = asked_keys {
+            for (id, order_key) in loaded_keys(work, keys, results.rows(asked))? {
+                found.insert(id);
+                order_keys.extend(order_key);
+            }
+        }
+        if let Some(asked) = asked_order_keys {
+            for row in results.rows(asked) {
+                order_keys.insert(scoped(row)?);
+            }
+        }
+        if let Some(asked) = asked_jobs {
+            for job in self.records(results.rows(asked)).await? {
+                work.loaded(job.id, Some(job));
+            }
+        }
+        if order_keys.is_empty() && found.is_empty() {
+            all.into_iter().for_each(|id| work.loaded(id, None));
+            return Ok(results);
+        }
+        self.heads(work, order_keys.iter().cloned()).await?;
+        self.jobs(work, all.into_iter().chain(found)).await?;
+        let may_end = |order_key: &Scoped| {
+            let head = work.heads.get(order_key).and_then(|slot| slot.now);
+            head.is_some_and(|head| work.jobs.contains_key(&head))
+        };
+        let next: Vec<Scoped> = order_keys.into_iter().filter(may_end).collect();
+        self.behind(work, next).await?;
+        Ok(results)
     }
 
     /// Loads jobs that are not loaded.
@@ -44,8 +122,7 @@ impl Loader {
             return Ok(());
         }
         let sql = "select id, record from job where id = any($1) order by id for update";
-        let wanted: Vec<&[u8]> = ids.iter().map(|id| &id.0[..]).collect();
-        let rows = self.connection.query(sql, &[&wanted]).await?;
+        let rows = self.connection.query(sql, &[&bytes(&ids)]).await?;
         for job in self.records(&rows).await? {
             work.loaded(job.id, Some(job));
         }
@@ -53,42 +130,6 @@ impl Loader {
             work.loaded(id, None);
         }
         Ok(())
-    }
-
-    /// Loads the ids of the jobs with these keys, and returns them. Without a lock: a key that is taken in
-    /// between shows when the job is written.
-    pub(super) async fn keys(
-        &self,
-        work: &mut Workspace,
-        keys: impl IntoIterator<Item = Scoped>,
-    ) -> Result<Vec<JobId>, Stop> {
-        let keys: BTreeSet<Scoped> = keys.into_iter().filter(|key| !work.keys.contains_key(key)).collect();
-        let mut found = Vec::new();
-        if keys.is_empty() {
-            return Ok(found);
-        }
-        let (scopes, texts) = columns(&keys);
-        let sql = "select scope, key, id from job where (scope, key) in (select * from \
-                   unnest($1::bytea[], $2::bytea[]))";
-        for row in self.connection.query(sql, &[&scopes, &texts]).await? {
-            let id = job_id(row.try_get(2)?)?;
-            work.keys.insert(scoped(&row)?, Some(id));
-            found.push(id);
-        }
-        for key in keys {
-            work.keys.entry(key).or_insert(None);
-        }
-        Ok(found)
-    }
-
-    /// Returns the order keys of jobs, which never change.
-    pub(super) async fn order_keys(&self, ids: &BTreeSet<JobId>) -> Result<BTreeSet<Scoped>, Stop> {
-        if ids.is_empty() {
-            return Ok(BTreeSet::new());
-        }
-        let ids: Vec<&[u8]> = ids.iter().map(|id| &id.0[..]).collect();
-        let sql = "select scope, order_key from job where id = any($1) and order_key is not null";
-        self.connection.query(sql, &[&ids]).await?.iter().map(scoped).collect()
     }
 
     /// Loads the jobs that have the turn of these order keys. An order key without one gets a row, so that it
@@ -218,6 +259,37 @@ pub(super) async fn add_lanes(
     if unknown.is_empty() { Ok(()) } else { load_lanes(connection, lanes).await }
 }
 
+fn ask_keys(pipeline: &mut Pipeline<'_>, keys: &BTreeSet<Scoped>) -> Place {
+    let (scopes, texts) = columns(keys);
+    let texts: Vec<Vec<u8>> = texts.into_iter().map(<[u8]>::to_vec).collect();
+    pipeline.add(KEYS, parameters![scopes, texts])
+}
+
+/// Adds the ids of the jobs with these keys, and returns them with their order keys.
+fn loaded_keys(
+    work: &mut Workspace,
+    keys: BTreeSet<Scoped>,
+    rows: &[Row],
+) -> Result<Vec<(JobId, Option<Scoped>)>, Stop> {
+    let mut found = Vec::new();
+    for row in rows {
+        let id = job_id(row.try_get(2)?)?;
+        let key = scoped(row)?;
+        let order_key: Option<&[u8]> = row.try_get(3)?;
+        let order_key = order_key.map(|text| Ok::<_, Stop>((key.0, utf8(id, text)?))).transpose()?;
+        work.keys.insert(key, Some(id));
+        found.push((id, order_key));
+    }
+    for key in keys {
+        work.keys.entry(key).or_insert(None);
+    }
+    Ok(found)
+}
+
+fn bytes(ids: &BTreeSet<JobId>) -> Vec<Vec<u8>> {
+    ids.iter().map(|id| id.0.to_vec()).collect()
+}
+
 pub(super) fn job_id(bytes: &[u8]) -> Result<JobId, Stop> {
     let id = bytes.try_into().map(JobId);
     id.map_err(|_| Stop::Store(Error::Damaged(format!("job: id of {} bytes", bytes.len()))))
@@ -227,8 +299,12 @@ pub(super) fn job_id(bytes: &[u8]) -> Result<JobId, Stop> {
 fn scoped(row: &Row) -> Result<Scoped, Stop> {
     let (scope, text): (&[u8], &[u8]) = (row.try_get(0)?, row.try_get(1)?);
     let id = JobId(scope.try_into().unwrap_or_default());
+    Ok((u128::from_be_bytes(id.0), utf8(id, text)?))
+}
+
+fn utf8(id: JobId, text: &[u8]) -> Result<String, Stop> {
     let text = std::str::from_utf8(text).map_err(|_| damaged(id, "key: not UTF-8"))?;
-    Ok((u128::from_be_bytes(id.0), text.to_owned()))
+    Ok(text.to_owned())
 }
 
 /// Returns scopes and keys as two columns.

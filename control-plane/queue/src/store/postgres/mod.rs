@@ -15,6 +15,7 @@ mod flush;
 mod lease;
 mod load;
 mod notify;
+mod pipeline;
 mod reads;
 mod schema;
 mod servers;
@@ -42,7 +43,7 @@ use self::notify::Notifier;
 use self::servers::{Beating, Observer};
 use super::batch::{Batch, Committed};
 use super::error::Error;
-use super::interface::{Beat, Burden, Filter, LaneCounts, Page, Store};
+use super::interface::{Beat, Burden, Filter, LaneCounts, Overdue, Page, Store};
 use super::lanes::SharedLanes;
 use super::record::{Body, JobId, Record, ServerId};
 
@@ -155,7 +156,7 @@ impl PostgresStore {
             target,
             id,
             lanes,
-            commits: Mutex::new(Some(Arc::new(first))),
+            commits: Mutex::new(Some(Arc::new(first.for_commits().await?))),
             reads: Mutex::default(),
             server: AtomicU64::new(server.0),
             former: SyncMutex::default(),
@@ -210,7 +211,7 @@ impl Shared {
             for _ in 0..TRIES {
                 let connection = match held.take() {
                     Some(connection) if !connection.is_closed() => connection,
-                    _ => Arc::new(self.connect(|_| {}).await?),
+                    _ => Arc::new(self.connect(|_| {}).await?.for_commits().await?),
                 };
                 let result = work(self.loader(connection.clone())).await;
                 if result.is_ok() || connection.batch("rollback").await.is_ok() {
@@ -250,18 +251,21 @@ impl Shared {
 
     async fn beat(&self, published: &[u8]) -> Result<Beat, Error> {
         let reader = self.reader().await?.connection;
-        if !servers::beat(&reader, self.server(), published).await? {
-            let new = servers::register(&reader).await?;
-            tracing::warn!(
-                server = new.0,
-                "another server took this one for dead; it continues under a new id"
-            );
-            self.former.lock().unwrap_or_else(PoisonError::into_inner).push(self.server());
-            self.server.store(new.0, Ordering::Relaxed);
-            servers::beat(&reader, new, published).await?;
-        }
+        let beat = match servers::beat(&reader, self.server(), published).await? {
+            Some(beat) => Some(beat),
+            None => {
+                let new = servers::register(&reader).await?;
+                tracing::warn!(
+                    server = new.0,
+                    "another server took this one for dead; it continues under a new id"
+                );
+                self.former.lock().unwrap_or_else(PoisonError::into_inner).push(self.server());
+                self.server.store(new.0, Ordering::Relaxed);
+                servers::beat(&reader, new, published).await?
+            }
+        };
         let me = self.server();
-        let (all, now) = servers::servers(&reader).await?;
+        let (all, now) = beat.ok_or_else(commit::taken_for_dead)?;
         let others: Vec<Beating> =
             all.iter().map(|(beating, _)| *beating).filter(|beating| beating.server != me).collect();
         self.notifier.set_peers(!others.is_empty());
@@ -322,24 +326,8 @@ impl Store for PostgresStore {
         within(async move { self.shared.reader().await?.leases_of(server).await }).boxed()
     }
 
-    fn ended_before(
-        &self,
-        queue: String,
-        dead: bool,
-        before: Wall,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<JobId>, Error>> {
-        within(async move { self.shared.reader().await?.ended_before(&queue, dead, before, limit).await })
-            .boxed()
-    }
-
-    fn expired_before(
-        &self,
-        queue: String,
-        now: Wall,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<JobId>, Error>> {
-        within(async move { self.shared.reader().await?.expired_before(&queue, now, limit).await }).boxed()
+    fn overdue(&self, asked: Vec<Overdue>, limit: usize) -> BoxFuture<'_, Result<Vec<Vec<JobId>>, Error>> {
+        within(async move { self.shared.reader().await?.overdue(&asked, limit).await }).boxed()
     }
 
     fn beat(&self, published: Vec<u8>) -> BoxFuture<'_, Result<Beat, Error>> {

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use damper_core::job::Wall;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::connection::Stop;
 use super::flush::time;
 use super::load::{Loader, job_id, load_lanes};
 use crate::store::encoding::decode_body;
 use crate::store::error::Error;
-use crate::store::interface::{Burden, Filter, LaneCounts, Page};
+use crate::store::interface::{Burden, Filter, LaneCounts, Overdue, OverdueKind, Page};
 use crate::store::lanes::LaneNumber;
 use crate::store::record::{Body, JobId, Lane, Record, ServerId, StateKind};
 use crate::store::tally::Tally;
@@ -21,6 +22,15 @@ const MOST_READ: usize = 10_000;
 
 /// Jobs that one statement of a list reads.
 const CHUNK: usize = 1_000;
+
+/// Jobs whose time is over: one range of an index per question, lane and state.
+const OVERDUE: &str = "select q.number, j.id from unnest($1::bigint[], $2::text[], $3::\"char\"[], $4::bigint[]) q \
+     (number, queue, state, before) cross join lateral (select j.id from lane l cross join lateral (select id from \
+     job where lane = l.id and state = q.state and state in ('d', 'f', 'c', 'x') and at < q.before order by at \
+     limit $8) j where l.queue = q.queue limit $8) j union all select q.number, j.id from unnest($5::bigint[], \
+     $6::text[], $7::bigint[]) q (number, queue, before) cross join lateral (select j.id from lane l cross join \
+     lateral (select id from job where lane = l.id and state in ('w', 'b') and expires < q.before order by expires \
+     limit $8) j where l.queue = q.queue limit $8) j";
 
 impl Loader {
     pub(super) async fn lanes(&self) -> Result<Vec<LaneCounts>, Stop> {
@@ -81,30 +91,36 @@ impl Loader {
         self.records(&rows).await
     }
 
-    pub(super) async fn ended_before(
-        &self,
-        queue: &str,
-        dead: bool,
-        before: Wall,
-        limit: usize,
-    ) -> Result<Vec<JobId>, Stop> {
-        let states: &[i8] = if dead { &letters("d") } else { &letters("fcx") };
-        let sql = "select j.id from job j join lane l on l.id = j.lane where l.queue = $1 and j.state = any($2) and \
-                   j.state in ('d', 'f', 'c', 'x') and j.at < $3 limit $4";
-        let rows = self.connection.query(sql, &[&queue, &states, &time(before), &limit_of(limit)]).await?;
-        ids(&rows)
-    }
-
-    pub(super) async fn expired_before(
-        &self,
-        queue: &str,
-        now: Wall,
-        limit: usize,
-    ) -> Result<Vec<JobId>, Stop> {
-        let sql = "select j.id from job j join lane l on l.id = j.lane where l.queue = $1 and j.state in ('w', 'b') \
-                   and j.expires < $2 limit $3";
-        let rows = self.connection.query(sql, &[&queue, &time(now), &limit_of(limit)]).await?;
-        ids(&rows)
+    pub(super) async fn overdue(&self, asked: &[Overdue], limit: usize) -> Result<Vec<Vec<JobId>>, Stop> {
+        let mut ended = Questions::default();
+        let mut expired = Questions::default();
+        for (number, asked) in asked.iter().enumerate() {
+            match asked.kind {
+                OverdueKind::Expired => expired.push(number, asked, b' '),
+                OverdueKind::Ended => b"fcx".iter().for_each(|state| ended.push(number, asked, *state)),
+                OverdueKind::Dead => ended.push(number, asked, b'd'),
+            }
+        }
+        let limit_in_sql = limit_of(limit);
+        let parameters: [&(dyn ToSql + Sync); 8] = [
+            &ended.numbers,
+            &ended.queues,
+            &ended.states,
+            &ended.before,
+            &expired.numbers,
+            &expired.queues,
+            &expired.before,
+            &limit_in_sql,
+        ];
+        let mut found = vec![Vec::new(); asked.len()];
+        for row in self.connection.query(OVERDUE, &parameters).await? {
+            let number = usize::try_from(row.try_get::<_, i64>(0)?).unwrap_or(usize::MAX);
+            // A question of several states gets as many for each.
+            if let Some(found) = found.get_mut(number).filter(|found| found.len() < limit) {
+                found.push(job_id(row.try_get(1)?)?);
+            }
+        }
+        Ok(found)
     }
 
     pub(super) async fn list(
@@ -212,6 +228,20 @@ fn limit_of(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-fn ids(rows: &[Row]) -> Result<Vec<JobId>, Stop> {
-    rows.iter().map(|row| job_id(row.try_get(0)?)).collect()
+/// Questions of [`OVERDUE`] as columns.
+#[derive(Default)]
+struct Questions<'a> {
+    numbers: Vec<i64>,
+    queues: Vec<&'a str>,
+    states: Vec<i8>,
+    before: Vec<i64>,
+}
+
+impl<'a> Questions<'a> {
+    fn push(&mut self, number: usize, asked: &'a Overdue, state: u8) {
+        self.numbers.push(limit_of(number));
+        self.queues.push(&asked.queue);
+        self.states.push(state.cast_signed());
+        self.before.push(time(asked.before));
+    }
 }

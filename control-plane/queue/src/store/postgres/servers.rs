@@ -60,25 +60,30 @@ pub(super) async fn register(connection: &Connection) -> Result<ServerId, Stop> 
     Ok(ServerId(id.cast_unsigned()))
 }
 
-/// Counts up the beat of this server. Returns false if its row is gone.
-pub(super) async fn beat(connection: &Connection, me: ServerId, published: &[u8]) -> Result<bool, Stop> {
-    let sql = "update server set beat = beat + 1, published = $2 where id = $1";
-    Ok(connection.execute(sql, &[&me.0.cast_signed(), &published]).await? == 1)
-}
+/// Servers by id with what they publish, and the time of the database in ms since 1970.
+pub(super) type Servers = (Vec<(Beating, Vec<u8>)>, u64);
 
-/// Returns all servers by id, with what they publish, and the time of the database in ms since 1970.
-pub(super) async fn servers(connection: &Connection) -> Result<(Vec<(Beating, Vec<u8>)>, u64), Stop> {
-    let sql = "select id, beat, published, (extract(epoch from clock_timestamp()) * 1000)::bigint from server \
+/// Counts up the beat of this server. Returns all servers; `None` if its own row is gone.
+pub(super) async fn beat(
+    connection: &Connection,
+    me: ServerId,
+    published: &[u8],
+) -> Result<Option<Servers>, Stop> {
+    // The rest of the statement sees the rows as they were before.
+    let sql = "with mine as (update server set beat = beat + 1, published = $2 where id = $1 returning id, beat, \
+               published), seen as (select * from mine union all select id, beat, published from server where id <> \
+               $1) select id, beat, published, (extract(epoch from clock_timestamp()) * 1000)::bigint from seen \
                order by id";
     let mut now: i64 = 0;
     let mut servers = Vec::new();
-    for row in connection.query(sql, &[]).await? {
+    for row in connection.query(sql, &[&me.0.cast_signed(), &published]).await? {
         let id: i64 = row.try_get(0)?;
         now = row.try_get(3)?;
         let beating = Beating { server: ServerId(id.cast_unsigned()), beat: row.try_get(1)? };
         servers.push((beating, row.try_get(2)?));
     }
-    Ok((servers, now.cast_unsigned()))
+    let is_there = servers.iter().any(|(beating, _)| beating.server == me);
+    Ok(is_there.then_some((servers, now.cast_unsigned())))
 }
 
 /// Moves the leases of a dead server to this one. Returns none if it beats again, or if another server was
@@ -92,7 +97,8 @@ pub(super) async fn adopt(loader: &Loader, dead: Beating, me: ServerId) -> Resul
         connection.batch("rollback").await?;
         return Ok(Vec::new());
     }
-    let sql = "select id, record from job where server = $1 and state = 'l' order by id for update";
+    let sql = "select id, record from job where server = $1 and state = 'l' order by order_key is not null, id for \
+               update";
     let rows = connection.query(sql, &[&from]).await?;
     let mut jobs = loader.records(&rows).await?;
     let (mut ids, mut records) = (Vec::new(), Vec::new());

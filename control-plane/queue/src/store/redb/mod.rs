@@ -24,7 +24,6 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
 use ::redb::{Database, ReadableDatabase as _, StorageBackend};
-use damper_core::job::Wall;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
@@ -35,7 +34,7 @@ use self::room::Room;
 use super::batch::{Batch, Committed};
 use super::clock::now;
 use super::error::Error;
-use super::interface::{Beat, Filter, LaneCounts, Page, Store};
+use super::interface::{Beat, Filter, LaneCounts, Overdue, Page, Store};
 use super::lanes::SharedLanes;
 use super::record::{Body, JobId, Record, ServerId};
 
@@ -175,23 +174,8 @@ impl Store for RedbStore {
         self.read(move |view| view.leases_of(server))
     }
 
-    fn ended_before(
-        &self,
-        queue: String,
-        dead: bool,
-        before: Wall,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<JobId>, Error>> {
-        self.read(move |view| view.ended_before(&queue, dead, before, limit))
-    }
-
-    fn expired_before(
-        &self,
-        queue: String,
-        now: Wall,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<JobId>, Error>> {
-        self.read(move |view| view.expired_before(&queue, now, limit))
+    fn overdue(&self, asked: Vec<Overdue>, limit: usize) -> BoxFuture<'_, Result<Vec<Vec<JobId>>, Error>> {
+        self.read(move |view| asked.iter().map(|asked| view.overdue(asked, limit)).collect())
     }
 
     fn beat(&self, published: Vec<u8>) -> BoxFuture<'_, Result<Beat, Error>> {

@@ -12,7 +12,7 @@ use damper_core::job::Wall;
 use super::tables::{BODY, COUNT, DUE, EXPIRY, JOB, KEY, LANE, LEASED, OVER, counts, id, number};
 use crate::store::encoding::{damaged, decode, decode_body};
 use crate::store::error::Error;
-use crate::store::interface::{Filter, LaneCounts, Page};
+use crate::store::interface::{Filter, LaneCounts, Overdue, OverdueKind, Page};
 use crate::store::lanes::{LaneNumber, SharedLanes, lane};
 use crate::store::record::{Body, JobId, Lane, Record, ServerId, StateKind};
 
@@ -65,13 +65,16 @@ impl View {
         leases.map(|entry| self.present(&jobs, id(entry?.0.value().1))).collect()
     }
 
-    pub(super) fn ended_before(
-        &self,
-        queue: &str,
-        dead: bool,
-        before: Wall,
-        limit: usize,
-    ) -> Result<Vec<JobId>, Error> {
+    pub(super) fn overdue(&self, asked: &Overdue, limit: usize) -> Result<Vec<JobId>, Error> {
+        let Overdue { queue, kind, before } = asked;
+        match kind {
+            OverdueKind::Expired => self.expired_before(queue, *before, limit),
+            OverdueKind::Ended => self.ended_before(queue, false, *before, limit),
+            OverdueKind::Dead => self.ended_before(queue, true, *before, limit),
+        }
+    }
+
+    fn ended_before(&self, queue: &str, dead: bool, before: Wall, limit: usize) -> Result<Vec<JobId>, Error> {
         let over = self.transaction.open_table(OVER)?;
         let dead = u8::from(dead);
         let mut found = Vec::new();
@@ -84,7 +87,7 @@ impl View {
         Ok(found)
     }
 
-    pub(super) fn expired_before(&self, queue: &str, now: Wall, limit: usize) -> Result<Vec<JobId>, Error> {
+    fn expired_before(&self, queue: &str, now: Wall, limit: usize) -> Result<Vec<JobId>, Error> {
         let jobs = self.transaction.open_table(JOB)?;
         let expiry = self.transaction.open_table(EXPIRY)?;
         let mut found = Vec::new();
