@@ -18,8 +18,8 @@ use crate::store::{Change, ChangeTo, Error, JobId, Overdue, OverdueKind};
 const EVERY: Duration = Duration::from_secs(1);
 /// Jobs of one commit.
 pub(crate) const CHUNK: usize = 256;
-/// Chunks of a queue in one pass.
-const MOST_CHUNKS: usize = 8;
+/// Chunks of a queue in one pass: more jobs than a server ends in the time between two.
+const MOST_CHUNKS: usize = 32;
 
 impl Inner {
     /// Expires and forgets jobs for ever.

@@ -35,6 +35,14 @@ pub struct LaneCounts {
     pub next_first_due: Option<Wall>,
 }
 
+impl LaneCounts {
+    /// Returns the number of jobs, in whatever state.
+    #[must_use]
+    pub fn jobs(&self) -> u64 {
+        self.waiting + self.behind + self.leased + self.dead + self.ended
+    }
+}
+
 /// Selection of jobs. Set parts must all match.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {

@@ -26,8 +26,13 @@ use crate::store::record::{Lane, ServerId};
 /// makes an observer wait that finds this server dead meanwhile. Both take it before all others.
 const WATCHED: &str = "select 1 from server where id = $1 for key share";
 
-/// Runs a batch in a transaction. On an error the transaction may still be open.
-pub(super) async fn commit(loader: &Loader, batch: &Batch, server: ServerId) -> Result<Committed, Stop> {
+/// Runs a batch in a transaction. Returns also the number of dead rows that it leaves. On an error the
+/// transaction may still be open.
+pub(super) async fn commit(
+    loader: &Loader,
+    batch: &Batch,
+    server: ServerId,
+) -> Result<(Committed, u64), Stop> {
     let Batch { settlements, claims, leases, submissions, changes } = batch;
     // Outside of the transaction: a lane stays when the batch is repeated.
     add_lanes(&loader.connection, &loader.lanes, submissions.iter().map(|(job, _)| &job.lane)).await?;
@@ -72,7 +77,7 @@ pub(super) async fn commit(loader: &Loader, batch: &Batch, server: ServerId) -> 
     if let Some(next) = next {
         committed.next_due = lease::next_due(results.rows(next))?;
     }
-    Ok(committed)
+    Ok((committed, work.dead_rows))
 }
 
 /// Begins the transaction, and locks and loads the rows that a batch names.

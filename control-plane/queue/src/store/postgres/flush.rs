@@ -131,6 +131,7 @@ pub(super) fn flush(loader: &Loader, work: &mut Workspace, server: ServerId, pip
     }
     if !changes.tallies.is_empty() {
         work.is_changed = true;
+        work.dead_rows += (changes.updated.ids.len() + changes.deleted.len()) as u64;
         write(changes, server, pipeline);
     }
 }

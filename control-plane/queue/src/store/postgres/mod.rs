@@ -1,8 +1,8 @@
 //! Store of several servers: PostgreSQL 13 or later.
 //!
-//! Three connections: commits, one at a time; reads, which share one; notifications. Each is opened again
-//! when it has failed, and a new one is checked like the first: durability, format, identity. A transaction
-//! that was ended for another is repeated, at most 10 times.
+//! Four connections: commits, one at a time; reads, which share one; notifications; cleaning up. Each is
+//! opened again when it has failed, and a new one is checked like the first: durability, format, identity. A
+//! transaction that was ended for another is repeated, at most 10 times.
 //!
 //! The database must be the queue's own, or the tables are in its schema `damper_queue`. Connections cannot
 //! go through a pooler that shares sessions between clients.
@@ -19,6 +19,7 @@ mod pipeline;
 mod reads;
 mod schema;
 mod servers;
+mod vacuum;
 mod workspace;
 
 use std::future::Future;
@@ -41,6 +42,7 @@ use self::connection::{Connection, Stop, Target};
 use self::load::Loader;
 use self::notify::Notifier;
 use self::servers::{Beating, Observer};
+use self::vacuum::Remains;
 use super::batch::{Batch, Committed};
 use super::error::Error;
 use super::interface::{Beat, Burden, Filter, LaneCounts, Overdue, Page, Store};
@@ -115,7 +117,7 @@ fn system_tls() -> Result<rustls::ClientConfig, String> {
 /// A store in a PostgreSQL database.
 pub struct PostgresStore {
     shared: Arc<Shared>,
-    listener: JoinHandle<()>,
+    tasks: [JoinHandle<()>; 2],
     id: u64,
 }
 
@@ -131,6 +133,7 @@ struct Shared {
     former: SyncMutex<Vec<ServerId>>,
     observer: SyncMutex<Observer>,
     notifier: Notifier,
+    remains: Remains,
 }
 
 impl PostgresStore {
@@ -162,9 +165,10 @@ impl PostgresStore {
             former: SyncMutex::default(),
             observer: SyncMutex::new(Observer::new(settings.dead_after)),
             notifier: Notifier::default(),
+            remains: Remains::default(),
         });
-        let listener = tokio::spawn(notify::run(shared.clone()));
-        Ok(Self { shared, listener, id })
+        let tasks = [tokio::spawn(notify::run(shared.clone())), tokio::spawn(vacuum::run(shared.clone()))];
+        Ok(Self { shared, tasks, id })
     }
 }
 
@@ -232,8 +236,9 @@ impl Shared {
         let server = self.server();
         self.check_current(&batch)?;
         let batch = &batch;
-        let committed =
+        let (committed, dead_rows) =
             self.transaction(|loader| async move { commit::commit(&loader, batch, server).await }).await?;
+        self.remains.add(dead_rows);
         self.notifier.announce(committed.due.iter().map(|(_, at)| *at));
         Ok(committed)
     }
@@ -307,7 +312,12 @@ impl Store for PostgresStore {
     }
 
     fn lanes(&self) -> BoxFuture<'_, Result<Vec<LaneCounts>, Error>> {
-        within(async { self.shared.reader().await?.lanes().await }).boxed()
+        let lanes = async {
+            let lanes = self.shared.reader().await?.lanes().await?;
+            self.shared.remains.set_jobs(lanes.iter().map(LaneCounts::jobs).sum());
+            Ok(lanes)
+        };
+        within(lanes).boxed()
     }
 
     fn get(&self, id: JobId) -> BoxFuture<'_, Result<Option<Record>, Error>> {
@@ -357,6 +367,6 @@ impl Store for PostgresStore {
 
 impl Drop for PostgresStore {
     fn drop(&mut self) {
-        self.listener.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }

@@ -43,6 +43,8 @@ pub(super) struct Workspace {
     pub(super) woken: HashMap<u32, (Arc<Lane>, Wall)>,
     /// Something was written.
     pub(super) is_changed: bool,
+    /// Rows of jobs that were replaced or deleted.
+    pub(super) dead_rows: u64,
     /// First of the jobs behind that were not loaded before it; `None`: all are loaded.
     behind: HashMap<Scoped, Option<JobId>>,
     stage: Stage,
