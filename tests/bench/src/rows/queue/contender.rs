@@ -135,8 +135,12 @@ impl Ours {
         Ok(begun.elapsed().as_secs_f64())
     }
 
-    /// Processor time while nothing happens, in % of a core, and transactions in a second.
-    pub(super) async fn idle(&self, time: Duration) -> Result<(f64, Option<f64>)> {
+    /// Processor time while nothing happens, in % of a core, and transactions in a second. PostgreSQL counts
+    /// a transaction up to 10 s late: those from before are counted after the wait `before`.
+    pub(super) async fn idle(&self, before: Duration, time: Duration) -> Result<(f64, Option<f64>)> {
+        if self.store == Store::Postgres {
+            sleep(before).await;
+        }
         let (before, begun) = (self.server.usage()?, self.transactions().await?);
         sleep(time).await;
         let (after, ended) = (self.server.usage()?, self.transactions().await?);

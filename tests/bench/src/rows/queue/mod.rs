@@ -34,6 +34,7 @@ struct Sizes {
     due: usize,
     first: usize,
     churned: usize,
+    before_idle: Duration,
     idle: Duration,
 }
 
@@ -49,6 +50,7 @@ impl Sizes {
             due: size.pick(20, 1_000, 5_000),
             first: size.pick(2, 15, 50),
             churned: size.pick(50, 5_000, 50_000),
+            before_idle: Duration::from_secs(size.pick(0, 11, 11)),
             idle: Duration::from_secs(size.pick(1, 5, 20)),
         }
     }
@@ -307,7 +309,7 @@ async fn waiting_figures(
         opened.push(ours.reopen().await?);
     }
     let memory = (ours.memory_kib()? - memory) / 1024.0;
-    let (processor, transactions) = ours.idle(sizes.idle).await?;
+    let (processor, transactions) = ours.idle(sizes.before_idle, sizes.idle).await?;
     let what = |what: &str| format!("{what} with {waiting} waiting, {}", store.name());
     let exactly = Spread::exactly;
     let mut figures = vec![
