@@ -104,7 +104,7 @@ fn tried_command_has_the_variables_and_gives_its_status() {
         .env("JAVA_TOOL_OPTIONS", "-Xa");
     let ended = run(&mut command);
     assert_eq!(ended.code, 3, "{ended:?}");
-    let (_, connect) = ended.err.lines().next().unwrap().split_once("connect on ").unwrap();
+    let (_, connect) = ended.err.lines().find_map(|line| line.split_once("connect on ")).unwrap();
     let (host, port) = connect.split_once(':').unwrap();
     let expected = [
         format!("http://{connect}"),
