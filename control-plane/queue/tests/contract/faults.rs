@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use damper_core::job::Wall;
 use damper_queue::store::{
-    Batch, Change, ChangeTo, Error, JobId, Lane, Record, ServerId, Settled, SettledBy, State, Store,
-    Submitted,
+    Batch, Change, ChangeTo, Error, JobId, Lane, LeaseRequest, Record, ServerId, Settled, SettledBy, State,
+    Store, Submitted,
 };
 use damper_queue::writer::{Writer, wakeups};
 use futures_util::future::join_all;
@@ -97,6 +97,54 @@ async fn connection_lost_before_the_commit_is_no_error() {
     }
 }
 
+#[tokio::test]
+async fn lease_reads_the_bodies_of_taken_jobs_alone() {
+    const COUNT: u32 = 16;
+    const SIZE: usize = 1 << 16;
+    let cluster = Cluster::shared().await;
+    let relay = Relay::start(&cluster.database().await).await;
+    let store = open(&relay.url).await;
+    let mut world = World::new(15);
+    let lane = world.lanes[0].clone();
+    let mut submissions = Vec::new();
+    for number in 0..u64::from(COUNT) {
+        let (mut job, mut body) = job(&mut world, number);
+        (job.lane, job.at) = (lane.clone(), Wall(world.now.0 + number));
+        body.content = vec![u8::try_from(number).unwrap(); SIZE];
+        submissions.push((job, body));
+    }
+    let request = LeaseRequest { count: COUNT, ..lease_of(&submissions[0].0, ME, 1) };
+    store.commit(Batch { submissions: submissions.clone(), ..Batch::default() }).await.unwrap();
+    for (seed, count) in [(1, 1), (2, 2)] {
+        let before = relay.received();
+        let max_bytes = count * SIZE as u64 - 1;
+        let leases = vec![LeaseRequest { seed, max_bytes, ..request.clone() }];
+        let leased = store.commit(Batch { leases, ..Batch::default() }).await.unwrap().leases.remove(0);
+        let received = relay.received() - before;
+        let expected = submissions.drain(..leased.len()).map(|(job, body)| (job.id, body));
+        let leased: Vec<_> = leased.into_iter().map(|(job, body)| (job.id, body)).collect();
+        assert!(leased.len() as u64 == count && leased == expected.collect::<Vec<_>>());
+        let bytes = count * SIZE as u64;
+        assert!((bytes..bytes + SIZE as u64).contains(&received), "{received} bytes for {count} jobs");
+    }
+}
+
+/// A leased job can be removed in the same batch: its delivery has its body all the same.
+#[tokio::test]
+async fn job_leased_and_removed_in_a_batch_has_its_body() {
+    let cluster = Cluster::shared().await;
+    let store = open(&cluster.database().await).await;
+    let (job, body) = job(&mut World::new(16), 1);
+    submit(&*store, (job.clone(), body.clone())).await;
+    let changes = vec![Change { id: job.id, to: ChangeTo::Removed, now: job.at }];
+    let batch = Batch { leases: vec![lease_of(&job, ME, 1)], changes, ..Batch::default() };
+    let committed = store.commit(batch).await.unwrap();
+    assert_eq!(committed.changes, [true]);
+    assert_eq!(committed.leases[0].iter().map(|(_, body)| body).collect::<Vec<_>>(), [&body]);
+    assert_eq!(store.get(job.id).await.unwrap(), None);
+    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+}
+
 /// The store waits for a job that another session has locked, which waits for one that the store has locked.
 /// Only the store looks for deadlocks, so PostgreSQL ends its transaction.
 #[tokio::test]
@@ -135,6 +183,39 @@ async fn batch_ended_by_a_deadlock_is_repeated() {
     assert!(!commit.is_finished(), "the rival still has two of the jobs");
     rival.run("rollback").await;
     assert_eq!(commit.await.unwrap().unwrap().changes, [true, true, true]);
+}
+
+/// A submission waits for the job that has its key already. By then it must have locked no head: another
+/// server locks that job first and heads after it, and the two would wait for each other.
+#[tokio::test]
+async fn job_found_by_its_key_is_locked_before_heads() {
+    let cluster = Cluster::shared().await;
+    let url = cluster.database().await;
+    let store = open(&url).await;
+    let mut world = World::new(14);
+    let there = job(&mut world, 1);
+    let mut in_order = |number| {
+        let (mut job, body) = job(&mut world, number);
+        job.lane = there.0.lane.clone();
+        job.order_key = Some("one".to_owned());
+        (job, body)
+    };
+    let (head, behind) = (in_order(2), in_order(3));
+    submit(&*store, there.clone()).await;
+    submit(&*store, head).await;
+    let mut again = there.clone();
+    again.0.id = JobId(4_u128.to_be_bytes());
+    let gate = Session::open(&url).await;
+    gate.run("begin").await;
+    gate.run(&lock(1)).await;
+    let batch = Batch { submissions: vec![again, behind], ..Batch::default() };
+    let commit = tokio::spawn(async move { store.commit(batch).await });
+    gate.blocks_another().await;
+    gate.run("select 1 from damper_queue.head for update nowait").await;
+    gate.run("rollback").await;
+    let submissions = commit.await.unwrap().unwrap().submissions;
+    let is_there = matches!(&submissions[0], Submitted::Existing(job) if job.id == there.0.id);
+    assert!(is_there && submissions[1] == Submitted::Stored(State::Behind), "{submissions:?}");
 }
 
 /// Returns the statement that locks a job.

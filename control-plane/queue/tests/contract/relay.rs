@@ -1,10 +1,11 @@
 //! A relay between a store and its database, which can cut a connection at a statement.
 //!
 //! So a test has a commit whose outcome the store does not know: the statement was executed and its answer is
-//! lost, or it never arrived.
+//! lost, or it never arrived. It also counts what the database sends.
 
 use std::ops::Range;
 use std::str::FromStr as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -27,6 +28,7 @@ pub(crate) struct Relay {
     /// URL of the database through the relay.
     pub(crate) url: String,
     cut: Arc<Mutex<Option<Cut>>>,
+    received: Arc<AtomicU64>,
     task: JoinHandle<()>,
 }
 
@@ -39,17 +41,22 @@ impl Relay {
         let database = format!("{host}:{port}");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = url.replace(&database, &listener.local_addr().unwrap().to_string());
-        let cut = Arc::new(Mutex::new(None));
+        let (cut, received) = (Arc::new(Mutex::new(None)), Arc::<AtomicU64>::default());
         let task = tokio::spawn({
-            let cut = cut.clone();
+            let (cut, received) = (cut.clone(), received.clone());
             async move {
                 while let Ok((client, _)) = listener.accept().await {
                     let server = TcpStream::connect(&database).await.unwrap();
-                    tokio::spawn(relay(client, server, cut.clone()));
+                    tokio::spawn(relay(client, server, cut.clone(), received.clone()));
                 }
             }
         });
-        Self { url, cut, task }
+        Self { url, cut, received, task }
+    }
+
+    /// Returns how many bytes the database has sent.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::SeqCst)
     }
 
     /// Cuts the next connection that sends this statement, once.
@@ -67,7 +74,12 @@ impl Drop for Relay {
 
 /// Copies both ways until one side ends or the connection is cut. Statements without parameters are one short
 /// message each, among others.
-async fn relay(mut client: TcpStream, mut server: TcpStream, cut: Arc<Mutex<Option<Cut>>>) {
+async fn relay(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    cut: Arc<Mutex<Option<Cut>>>,
+    total: Arc<AtomicU64>,
+) {
     let (mut from_client, mut to_client) = client.split();
     let (mut from_server, mut to_server) = server.split();
     let (mut sent, mut received) = (vec![0; 1 << 16], vec![0; 1 << 16]);
@@ -96,6 +108,7 @@ async fn relay(mut client: TcpStream, mut server: TcpStream, cut: Arc<Mutex<Opti
                 }
             }
             Ok(count @ 1..) = from_server.read(&mut received) => {
+                total.fetch_add(count as u64, Ordering::SeqCst);
                 if to_client.write_all(&received[..count]).await.is_err() {
                     return;
                 }

@@ -1,9 +1,10 @@
 //! A batch as one transaction.
 //!
 //! All locks are taken at the start, in one order in every server: jobs without an order key by id, heads of
-//! order keys, then the other jobs by id. So two batches wait for each other only where a row that neither
-//! knew appears in between, and PostgreSQL then ends one of them. Leases wait for other servers only in a
-//! queue with bounds. The operations run over memory; a row that one of them misses is loaded.
+//! order keys, then jobs with one by id; also those that a batch names by their keys. So two batches wait for
+//! each other only where a row that neither knew appears in between, and PostgreSQL then ends one of them.
+//! Leases wait for other servers only in a queue with bounds. The operations run over memory; a row that one
+//! of them misses is loaded.
 //!
 //! Leases are selected by their index, so what came before them is written first. Without order keys a batch
 //! takes three round trips: it locks and loads, leases, writes and commits.
@@ -45,15 +46,15 @@ pub(super) async fn commit(
 
     let shown = shown(&work, batch, &committed.settlements);
     let shown: Vec<Shown<'_>> = shown.iter().map(|(lane, evidence)| (&**lane, evidence)).collect();
-    let flows = if leases.is_empty() {
-        Flows::of_evidence(loader, &shown).await?
+    let ((leased, refused), flows) = if leases.is_empty() {
+        (Default::default(), Flows::of_evidence(loader, &shown).await?)
     } else {
-        let (leased, flows) = lease::lease(loader, &mut work, leases, &shown, server).await?;
-        (committed.leases, committed.refused) = leased;
-        flows
+        lease::lease(loader, &mut work, leases, &shown, server).await?
     };
+    committed.refused = refused;
 
     let mut last = Pipeline::default();
+    let bodies = lease::ask_bodies(&leased, &mut last);
     let next = (!leases.is_empty()).then(|| {
         // Of what the leases leave: new jobs wake their lanes.
         flush(loader, &mut work, server, &mut last);
@@ -74,6 +75,7 @@ pub(super) async fn commit(
         loader.connection.batch("rollback").await?;
         results
     };
+    committed.leases = lease::deliveries(leased, bodies.map_or(&[], |bodies| results.rows(bodies)))?;
     if let Some(next) = next {
         committed.next_due = lease::next_due(results.rows(next))?;
     }

@@ -2,7 +2,8 @@
 //!
 //! `skip locked`: servers that lease from one lane at the same time get different jobs. Jobs that were never
 //! sent and others have an index each; of both the request takes those due longest. What was locked and not
-//! taken is free again after the commit.
+//! taken is free again after the commit. Bodies are read of the taken ones alone: what is due can be many
+//! times the bytes of the request.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,14 +12,14 @@ use tokio_postgres::Row;
 use super::connection::Stop;
 use super::flow::{Flows, Shown};
 use super::flush::{flush, time};
-use super::load::Loader;
+use super::load::{Loader, job_id};
 use super::pipeline::{Pipeline, Place, parameters};
 use super::reads::wall;
 use super::workspace::Workspace;
 use crate::store::apply;
 use crate::store::batch::{Deliveries, LeaseRequest, NextDue, Refused};
 use crate::store::encoding::{damaged, decode_body};
-use crate::store::record::{Record, ServerId};
+use crate::store::record::{JobId, Record, ServerId};
 
 const DUE: &str = "with request as (select * from unnest($1::int[], $2::bool[], $3::bigint[], $4::bigint[]) with \
      ordinality as r (lane, first_only, now, most, number)), \
@@ -27,18 +28,16 @@ const DUE: &str = "with request as (select * from unnest($1::int[], $2::bool[], 
      again as (select r.number, j.* from request r cross join lateral (select id, record from job where lane = \
      r.lane and state = 'w' and repeat and at <= r.now and not r.first_only order by at, id limit r.most for update \
      skip locked) j) \
-     select j.id, j.record, j.number, b.body from (select id, record, number from first union all select id, record, \
-     number from again) j left join body b on b.id = j.id";
+     select id, record, number from first union all select id, record, number from again";
+
+const BODIES: &str = "select id, body from body where id = any($1)";
 
 const NEXT_DUE: &str = "select (select at from job where lane = r.lane and state = 'w' and not repeat order by at, id \
      limit 1), (select at from job where lane = r.lane and state = 'w' and repeat order by at, id limit 1) from \
      unnest($1::int[]) with ordinality as r (lane, number) order by r.number";
 
 /// Jobs of each request, and why one got fewer than it asked for.
-type Answers = (Vec<Deliveries>, Vec<Option<Refused>>);
-
-/// A due job, and its body as it is stored.
-type Due<'r> = (Record, Option<&'r [u8]>);
+type Answers = (Vec<Vec<Record>>, Vec<Option<Refused>>);
 
 /// Leases jobs. Requests of the same lane are separate statements, since each depends on the one before.
 ///
@@ -95,11 +94,11 @@ async fn share_out(
     // Before any of them is given: together they can use up a bound.
     let most: Vec<u64> = requests.iter().map(|request| u64::from(flows.room(request).unwrap_or(0))).collect();
     let mut due = due(loader, rows).await?;
-    let mut leased: Vec<Deliveries> = Vec::with_capacity(requests.len());
+    let mut leased: Vec<Vec<Record>> = Vec::with_capacity(requests.len());
     let mut refused = Vec::with_capacity(requests.len());
     for (index, (request, most)) in requests.iter().zip(most).enumerate() {
         let mut jobs = due.remove(&index).unwrap_or_default();
-        jobs.sort_by_key(|(job, _)| (job.at, job.id));
+        jobs.sort_by_key(|job| (job.at, job.id));
         jobs.truncate(usize::try_from(most).unwrap_or(usize::MAX));
         let (taken, why) = take(work, flows, request, jobs)?;
         let is_short = taken.len() as u64 == most && most < u64::from(request.count);
@@ -119,10 +118,10 @@ fn take(
     work: &mut Workspace,
     flows: &mut Flows,
     request: &LeaseRequest,
-    jobs: Vec<Due<'_>>,
-) -> Result<(Deliveries, Option<Refused>), Stop> {
+    jobs: Vec<Record>,
+) -> Result<(Vec<Record>, Option<Refused>), Stop> {
     let (mut taken, mut bytes) = (Vec::new(), 0);
-    for (old, body) in jobs {
+    for old in jobs {
         if bytes >= request.max_bytes {
             break;
         }
@@ -132,9 +131,7 @@ fn take(
         bytes += u64::from(old.body_bytes);
         work.loaded(old.id, Some(old.clone()));
         let new = work.run(|work| apply::lease(work, &old, request));
-        let new = new.map_err(|miss| damaged(old.id, &format!("lease needs {miss:?}")))?;
-        let body = body.ok_or_else(|| damaged(old.id, "no body"))?;
-        taken.push((new, decode_body(old.id, body)?));
+        taken.push(new.map_err(|miss| damaged(old.id, &format!("lease needs {miss:?}")))?);
         flows.begins(request);
     }
     Ok((taken, None))
@@ -154,15 +151,35 @@ fn ask_due(
 }
 
 /// Returns due jobs by the index of their request, in no order.
-async fn due<'r>(loader: &Loader, rows: &'r [Row]) -> Result<HashMap<usize, Vec<Due<'r>>>, Stop> {
+async fn due(loader: &Loader, rows: &[Row]) -> Result<HashMap<usize, Vec<Record>>, Stop> {
     let jobs = loader.records(rows).await?;
-    let mut due: HashMap<usize, Vec<Due<'r>>> = HashMap::new();
+    let mut due: HashMap<usize, Vec<Record>> = HashMap::new();
     for (row, job) in rows.iter().zip(jobs) {
         let number: i64 = row.try_get(2)?;
-        let jobs = due.entry(usize::try_from(number - 1).unwrap_or_default()).or_default();
-        jobs.push((job, row.try_get(3)?));
+        due.entry(usize::try_from(number - 1).unwrap_or_default()).or_default().push(job);
     }
     Ok(due)
+}
+
+/// Asks for the bodies of leased jobs, if there are any. Later changes of the batch can delete them.
+pub(super) fn ask_bodies(leased: &[Vec<Record>], pipeline: &mut Pipeline<'_>) -> Option<Place> {
+    let ids: Vec<Vec<u8>> = leased.iter().flatten().map(|job| job.id.0.to_vec()).collect();
+    (!ids.is_empty()).then(|| pipeline.add(BODIES, parameters![ids]))
+}
+
+/// Returns leased jobs with their bodies. The leases are stored by then: if a body cannot be read, the
+/// scheduler gives them back, like leases of unknown outcome.
+pub(super) fn deliveries(leased: Vec<Vec<Record>>, rows: &[Row]) -> Result<Vec<Deliveries>, Stop> {
+    let mut bodies: HashMap<JobId, &[u8]> = HashMap::with_capacity(rows.len());
+    for row in rows {
+        bodies.insert(job_id(row.try_get(0)?)?, row.try_get(1)?);
+    }
+    let delivery = |job: Record| {
+        let body = bodies.get(&job.id).ok_or_else(|| damaged(job.id, "no body"))?;
+        let body = decode_body(job.id, body)?;
+        Ok((job, body))
+    };
+    leased.into_iter().map(|jobs| jobs.into_iter().map(delivery).collect()).collect()
 }
 
 /// Asks when the next job of each request's lane is due.

@@ -23,8 +23,9 @@ const KEYS: &str = "select scope, key, id, order_key from job where (scope, key)
 /// Order keys of jobs, which never change.
 const ORDER_KEYS: &str = "select scope, order_key from job where id = any($1) and order_key is not null";
 
-const JOBS_WITHOUT_ORDER: &str =
-    "select id, record from job where id = any($1) and order_key is null order by id for update";
+/// Jobs by id or key.
+const JOBS_WITHOUT_ORDER: &str = "select id, record from job where id = any($1 || array(select id from job where \
+     (scope, key) in (select * from unnest($2::bytea[], $3::bytea[])))) and order_key is null order by id for update";
 
 /// Rows that a batch names.
 #[derive(Default)]
@@ -64,8 +65,8 @@ impl Loader {
 
     /// Begins the transaction: locks and loads the rows that a batch names. `first` has what comes before.
     ///
-    /// Jobs without an order key come first, by id; then heads; then jobs with one, by id, with those that
-    /// only a key names.
+    /// Jobs without an order key come first, by id; then heads; then jobs with one, by id. Whether their ids
+    /// or their keys name them makes no difference.
     pub(super) async fn begin(
         &self,
         work: &mut Workspace,
@@ -76,7 +77,10 @@ impl Loader {
         let asked_keys = (!keys.is_empty()).then(|| ask_keys(&mut first, &keys));
         let all: BTreeSet<JobId> = ids.into_iter().chain(new).collect();
         let asked_order_keys = (!all.is_empty()).then(|| first.add(ORDER_KEYS, parameters![bytes(&all)]));
-        let asked_jobs = (!all.is_empty()).then(|| first.add(JOBS_WITHOUT_ORDER, parameters![bytes(&all)]));
+        let asked_jobs = (!all.is_empty()).then(|| {
+            let (scopes, texts) = owned_columns(&keys);
+            first.add(JOBS_WITHOUT_ORDER, parameters![bytes(&all), scopes, texts])
+        });
         let results = first.begin(&self.connection).await?;
 
         let mut found = BTreeSet::new();
@@ -96,12 +100,13 @@ impl Loader {
                 work.loaded(job.id, Some(job));
             }
         }
-        if order_keys.is_empty() && found.is_empty() {
-            all.into_iter().for_each(|id| work.loaded(id, None));
+        let named = all.into_iter().chain(found);
+        if order_keys.is_empty() {
+            named.for_each(|id| work.loaded(id, None));
             return Ok(results);
         }
         self.heads(work, order_keys.iter().cloned()).await?;
-        self.jobs(work, all.into_iter().chain(found)).await?;
+        self.jobs(work, named).await?;
         let may_end = |order_key: &Scoped| {
             let head = work.heads.get(order_key).and_then(|slot| slot.now);
             head.is_some_and(|head| work.jobs.contains_key(&head))
@@ -260,8 +265,7 @@ pub(super) async fn add_lanes(
 }
 
 fn ask_keys(pipeline: &mut Pipeline<'_>, keys: &BTreeSet<Scoped>) -> Place {
-    let (scopes, texts) = columns(keys);
-    let texts: Vec<Vec<u8>> = texts.into_iter().map(<[u8]>::to_vec).collect();
+    let (scopes, texts) = owned_columns(keys);
     pipeline.add(KEYS, parameters![scopes, texts])
 }
 
@@ -310,4 +314,10 @@ fn utf8(id: JobId, text: &[u8]) -> Result<String, Stop> {
 /// Returns scopes and keys as two columns.
 fn columns<'k>(keys: impl IntoIterator<Item = &'k Scoped>) -> (Vec<Vec<u8>>, Vec<&'k [u8]>) {
     keys.into_iter().map(|(scope, text)| (scope.to_be_bytes().to_vec(), text.as_bytes())).unzip()
+}
+
+/// Returns the columns for a pipeline, which is sent later.
+fn owned_columns(keys: &BTreeSet<Scoped>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let (scopes, texts) = columns(keys);
+    (scopes, texts.into_iter().map(<[u8]>::to_vec).collect())
 }
