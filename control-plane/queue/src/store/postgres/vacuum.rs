@@ -5,19 +5,25 @@
 //! each server counts what its commits leave behind, and cleans up when that is as much as the jobs that
 //! exist.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::Shared;
 use super::connection::{Connection, Stop};
+use crate::store::error::Error;
 
 /// Dead rows below which nothing is cleaned up.
 const LEAST: u64 = 10_000;
 
-/// Time until another try after a failure.
+/// A clean-up without an end by then counts as failed: the database may be out of reach.
+const WITHIN: Duration = Duration::from_secs(10 * 60);
+
+/// Least time until another try after a failure.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// Several servers do not wait for each other.
@@ -44,6 +50,26 @@ impl Remains {
     pub(super) fn set_jobs(&self, jobs: u64) {
         self.jobs.store(jobs, Ordering::Relaxed);
     }
+
+    /// Runs a clean-up. Returns also the time until the next: at least as long as this one, since an open
+    /// transaction can hold the rows back, and then one after the other would be in vain.
+    async fn clean_up(
+        &self,
+        vacuum: impl Future<Output = Result<(), Stop>>,
+    ) -> (Result<(), Error>, Duration) {
+        let dead_rows = self.dead_rows.swap(0, Ordering::Relaxed);
+        let began = Instant::now();
+        let late = |_| Err(Stop::Store(Error::Unavailable(format!("not done within {WITHIN:?}"))));
+        let cleaned = tokio::time::timeout(WITHIN, vacuum).await.unwrap_or_else(late);
+        let took = began.elapsed();
+        match cleaned {
+            Ok(()) => (Ok(()), took),
+            Err(stop) => {
+                self.add(dead_rows);
+                (Err(stop.into()), took.max(AGAIN_AFTER))
+            }
+        }
+    }
 }
 
 /// Cleans up whenever it is due, until the store is dropped.
@@ -51,12 +77,12 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut connection = None;
     loop {
         shared.remains.due.notified().await;
-        shared.remains.dead_rows.store(0, Ordering::Relaxed);
-        if let Err(stop) = vacuum(&shared, &mut connection).await {
+        let (cleaned, pause) = shared.remains.clean_up(vacuum(&shared, &mut connection)).await;
+        if let Err(error) = cleaned {
             connection = None;
-            tracing::debug!(error = %crate::store::Error::from(stop), "dead rows are not cleaned up");
-            tokio::time::sleep(AGAIN_AFTER).await;
+            tracing::debug!(%error, "dead rows are not cleaned up");
         }
+        tokio::time::sleep(pause).await;
     }
 }
 
@@ -75,7 +101,10 @@ async fn vacuum(shared: &Shared, held: &mut Option<Connection>) -> Result<(), St
 
 #[cfg(test)]
 mod tests {
+    use std::future::{pending, ready};
+
     use futures_util::FutureExt as _;
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -92,5 +121,31 @@ mod tests {
         assert!(!is_due(&remains));
         remains.add(LEAST);
         assert!(is_due(&remains));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_clean_up_is_due_again() {
+        let remains = Remains::default();
+        let is_due = || remains.due.notified().now_or_never().is_some();
+        remains.add(LEAST);
+        assert!(is_due());
+        let (cleaned, pause) = remains.clean_up(ready(Err(Stop::Again))).await;
+        assert!(cleaned.is_err() && pause == AGAIN_AFTER && is_due(), "{cleaned:?} {pause:?}");
+        let (cleaned, pause) = remains.clean_up(pending()).await;
+        assert!(cleaned.is_err() && pause >= WITHIN && is_due(), "{cleaned:?} {pause:?}");
+        let (cleaned, _) = remains.clean_up(ready(Ok(()))).await;
+        assert!(cleaned.is_ok() && !is_due());
+        remains.add(LEAST - 1);
+        assert!(!is_due(), "they count from zero");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pause_is_as_long_as_the_clean_up() {
+        let long = async {
+            sleep(Duration::from_secs(90)).await;
+            Ok(())
+        };
+        let (_, pause) = Remains::default().clean_up(long).await;
+        assert!(pause >= Duration::from_secs(90), "{pause:?}");
     }
 }
