@@ -8,8 +8,9 @@ mod callees;
 #[cfg(unix)]
 mod group;
 mod manifest;
+mod stop;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ use crate::remote::session::Session;
 
 /// Interval in which the configuration is read again.
 const READ_EVERY: Duration = Duration::from_secs(2);
+/// Admin port of a configuration without `admin`.
+const ADMIN_PORT: u16 = 7801;
+const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), ADMIN_PORT);
 
 /// Arguments of `damper proxy`.
 #[derive(Args, Debug)]
@@ -64,7 +68,7 @@ struct RunArgs {
 #[derive(Args, Debug)]
 struct AdminArgs {
     /// Admin address of the proxy
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7801")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = DEFAULT_ADMIN)]
     admin: SocketAddr,
 }
 
@@ -104,7 +108,7 @@ async fn serve(session: &Session, args: &RunArgs) -> Result<(), CliError> {
     let proxy = bind(config, damper).await?;
     print_message(listening(proxy.addresses()));
     let follow = Follow::new(&args.file, text, args.how(), READ_EVERY);
-    proxy.metrics(metrics).follow(follow).run(async move { _ = signals.next().await }).await;
+    proxy.metrics(metrics).follow(follow).run(async move { signals.next().await }).await;
     Ok(())
 }
 

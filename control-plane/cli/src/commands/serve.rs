@@ -136,16 +136,6 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A signal that ends a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
-    /// SIGTERM.
-    #[cfg_attr(not(unix), allow(dead_code, reason = "there is no such signal"))]
-    Terminate,
-    /// SIGINT, as of Ctrl-C.
-    Interrupt,
-}
-
 /// Signals that end a server.
 pub(super) struct Signals {
     #[cfg(unix)]
@@ -163,10 +153,10 @@ impl Signals {
     }
 
     #[cfg(unix)]
-    pub(super) async fn next(&mut self) -> Stop {
+    pub(super) async fn next(&mut self) {
         tokio::select! {
-            _ = self.terminate.recv() => Stop::Terminate,
-            _ = self.interrupt.recv() => Stop::Interrupt,
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
     }
 
@@ -176,10 +166,9 @@ impl Signals {
     }
 
     #[cfg(not(unix))]
-    pub(super) async fn next(&mut self) -> Stop {
+    pub(super) async fn next(&mut self) {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
-        Stop::Interrupt
     }
 }

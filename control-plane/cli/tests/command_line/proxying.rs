@@ -1,9 +1,9 @@
 //! `damper proxy` as a process, and what it prints for Kubernetes.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -71,8 +71,7 @@ fn proxy_drains_and_ends_with_sigterm() {
     while proxy.ask("ready").code != 0 {}
     assert!(proxy.ask("drain").ok().is_empty());
     assert!(proxy.ask("ready").failed(69).contains("draining"));
-    let sent = std::process::Command::new("kill").args(["-TERM", &proxy.child.id().to_string()]).status();
-    assert!(sent.unwrap().success());
+    kill("TERM", &proxy.child.id().to_string());
     assert_eq!(proxy.child.wait().unwrap().code(), Some(0));
     assert!(proxy.ask("drain").failed(69).contains(&proxy.admin));
 }
@@ -114,12 +113,36 @@ fn tried_command_has_the_variables_and_gives_its_status() {
     assert_eq!(ended.out.lines().collect::<Vec<_>>(), expected);
 }
 
+/// Returns `env` with an action for signals, which does not depend on the surroundings then.
+#[cfg(target_os = "linux")]
+fn env(signals: &str) -> Command {
+    let mut command = Command::new("env");
+    for (name, value) in damper().get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.arg(signals).stdin(Stdio::null());
+    command
+}
+
 /// Runs a shell script under `damper proxy try`; `act` gets the process and the first line of its output.
-#[cfg(unix)]
-fn tried(script: &str, act: impl FnOnce(u32, &str)) -> (i32, String) {
-    let mut command = damper();
-    command.args(["proxy", "try", "--service", "shop", "--", "sh", "-c", script]);
-    command.env("DAMPER_SERVER", "http://127.0.0.1:1").stdin(Stdio::null());
+#[cfg(target_os = "linux")]
+fn tried(signals: &str, script: &str, act: impl FnOnce(u32, &str)) -> (i32, String) {
+    let mut command = env(signals);
+    command.args([
+        env!("CARGO_BIN_EXE_damper"),
+        "proxy",
+        "try",
+        "--service",
+        "shop",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    command.env("DAMPER_SERVER", "http://127.0.0.1:1");
     let mut child = command.stderr(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut first = String::new();
@@ -131,41 +154,114 @@ fn tried(script: &str, act: impl FnOnce(u32, &str)) -> (i32, String) {
     (child.wait().unwrap().code().unwrap(), rest)
 }
 
-/// Returns true if a process runs. One that has ended may stay in the table until its parent looks.
 #[cfg(unix)]
+fn kill(signal: &str, id: &str) {
+    assert!(Command::new("kill").args([&format!("-{signal}"), id]).status().unwrap().success());
+}
+
+/// Returns true if a process runs. One that has ended may stay in the table until its parent looks.
+#[cfg(target_os = "linux")]
 fn runs(id: &str) -> bool {
-    let shown = std::process::Command::new("ps").args(["-o", "stat=", "-p", id]).output().unwrap();
+    let shown = Command::new("ps").args(["-o", "stat=", "-p", id]).output().unwrap();
     let state = String::from_utf8(shown.stdout).unwrap();
     !matches!(state.trim().chars().next(), None | Some('Z'))
 }
 
 #[test]
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 fn signal_reaches_all_processes_of_a_tried_command() {
-    for (signal, code) in [("TERM", 7), ("INT", 8)] {
+    // The shell waits for the process that it has started, which writes nothing when it ends.
+    let script = "trap 'echo asked; exit 7' TERM; trap 'echo asked; exit 8' INT; \
+        trap 'echo asked; exit 9' HUP; trap 'echo asked; exit 10' QUIT; \
+        sh -c 'trap \"exit 0\" INT; sleep 1000 & wait' & echo $!; wait";
+    let passes = |signal, code| {
         let mut started = String::new();
-        // The shell waits for the process that it has started, which writes nothing when it ends.
-        let script = "trap 'echo asked; exit 7' TERM; trap 'echo asked; exit 8' INT; \
-            sh -c 'trap \"exit 0\" INT; sleep 1000 & wait' & echo $!; wait";
-        let (status, rest) = tried(script, |damper, line| {
+        let (status, rest) = tried("--default-signal=HUP", script, |damper, line| {
             assert!(runs(line), "{line:?}");
             started = line.to_owned();
-            let damper = damper.to_string();
-            let sent = std::process::Command::new("kill").args([&format!("-{signal}"), &damper]).status();
-            assert!(sent.unwrap().success());
+            kill(signal, &damper.to_string());
         });
         assert_eq!((status, rest.as_str()), (code, "asked\n"), "{signal}");
         assert!(!runs(&started), "{signal} left a process");
+    };
+    std::thread::scope(|scope| {
+        for (signal, code) in [("TERM", 7), ("INT", 8), ("HUP", 9), ("QUIT", 10)] {
+            scope.spawn(move || passes(signal, code));
+        }
+    });
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn processes_that_a_tried_command_leaves_are_ended() {
+    let mut left = String::new();
+    let script = "sleep 1000 & echo $!; exit 3";
+    let (status, _) = tried("--default-signal=HUP", script, |_, line| left = line.to_owned());
+    assert_eq!(status, 3);
+    assert!(!runs(&left));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn tried_command_outlives_its_terminal_under_nohup() {
+    let script = "kill -HUP $PPID; kill -HUP $$; echo up; exit 3";
+    let (status, _) = tried("--ignore-signal=HUP", script, |_, line| assert_eq!(line, "up"));
+    assert_eq!(status, 3);
+}
+
+/// A program on a terminal, which is ended with its value.
+#[cfg(target_os = "linux")]
+struct OnTerminal(Child);
+
+#[cfg(target_os = "linux")]
+impl OnTerminal {
+    /// Starts a script of a shell with job control.
+    fn start(script: &str) -> Self {
+        let mut command = env("--default-signal=HUP,INT,QUIT");
+        command.args(["script", "-qc", &format!("set -m; {script}"), "/dev/null"]).env("SHELL", "/bin/sh");
+        command.env("DAMPER", env!("CARGO_BIN_EXE_damper")).env("DAMPER_SERVER", "http://127.0.0.1:1");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for OnTerminal {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
 #[test]
-#[cfg(unix)]
-fn processes_that_a_tried_command_leaves_are_ended() {
-    let mut left = String::new();
-    let (status, _) = tried("sleep 1000 & echo $!; exit 3", |_, line| left = line.to_owned());
-    assert_eq!(status, 3);
-    assert!(!runs(&left));
+#[cfg(target_os = "linux")]
+fn signals_on_a_terminal_spare_other_commands_of_a_pipeline() {
+    let folder = tempfile::tempdir().unwrap();
+    let (own, peer) = (folder.path().join("own"), folder.path().join("peer"));
+    let handles = "trap 'echo own got INT' INT; trap 'echo own got TERM; exit 7' TERM; echo own up $PPID; \
+        while :; do sleep 0.1; done";
+    std::fs::write(&own, handles).unwrap();
+    let shows = "trap '' INT; trap 'echo peer got TERM' TERM; while read line; do echo \"$line\"; done; \
+        echo peer ends";
+    std::fs::write(&peer, shows).unwrap();
+    let (own, peer) = (text(&own), text(&peer));
+    let pipeline = format!("\"$DAMPER\" proxy try --service shop -- sh {own} | sh {peer}");
+    let mut terminal = OnTerminal::start(&pipeline);
+    let mut keys = terminal.0.stdin.take().unwrap();
+    let lines = BufReader::new(terminal.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+    // Damper's own lines are on the terminal too, and so are keys.
+    let mut lines = lines.filter_map(|line| {
+        let line = line.trim().trim_start_matches("^C");
+        (line.starts_with("own ") || line.starts_with("peer ")).then(|| line.to_owned())
+    });
+    let up = lines.next().unwrap();
+    let damper = up.strip_prefix("own up ").unwrap();
+    for _ in 0..2 {
+        keys.write_all(b"\x03").unwrap();
+        assert_eq!(lines.next().unwrap(), "own got INT");
+    }
+    kill("TERM", damper);
+    assert_eq!(lines.collect::<Vec<_>>(), ["own got TERM", "peer ends"]);
 }
 
 #[test]
@@ -249,26 +345,78 @@ fn manifest_puts_the_proxy_before_the_service() {
 
 #[test]
 fn manifest_leads_callees_to_the_proxy_by_the_hosts_file() {
-    let callees = ["stock:50051", "price.shop.svc:7000", "stock:50052", "tax.office.svc.cluster.local:80"];
+    let callees = ["stock:50053", "price.shop.svc:7000", "stock:7001", "tax.office.svc.cluster.local:80"];
     let arguments: Vec<_> = callees.iter().flat_map(|callee| ["--callee", callee]).collect();
     let (documents, notes, folder) = manifest(WORKLOAD, &arguments);
     let config = checked_config(&documents[0], &folder);
     let listener =
         |callee: &str, listen: &str, to: &str| json!({ "callee": callee, "listen": listen, "to": to });
     let expected = json!([
-        listener("stock", "127.0.0.11:50051", "stock.shop.svc.cluster.local.:50051"),
+        listener("stock", "127.0.0.11:50053", "stock.shop.svc.cluster.local.:50053"),
         listener("price", "127.0.0.12:7000", "price.shop.svc.cluster.local.:7000"),
-        listener("stock", "127.0.0.11:50052", "stock.shop.svc.cluster.local.:50052"),
+        listener("stock", "127.0.0.11:7001", "stock.shop.svc.cluster.local.:7001"),
         listener("tax.office", "127.0.0.13:80", "tax.office.svc.cluster.local.:80"),
     ]);
     assert_eq!(config["outbound"], expected);
+    assert_eq!(config["inbound"]["listen"], "0.0.0.0:50054", "a callee has 50053");
     let aliases = json!([
         { "ip": "127.0.0.11", "hostnames": ["stock"] },
         { "ip": "127.0.0.12", "hostnames": ["price.shop.svc"] },
         { "ip": "127.0.0.13", "hostnames": ["tax.office.svc.cluster.local"] },
     ]);
-    assert_eq!(documents[1]["spec"]["template"]["spec"]["hostAliases"], aliases);
+    let pod = &documents[1]["spec"]["template"]["spec"];
+    assert_eq!(pod["hostAliases"], aliases);
+    let any_port = json!({ "name": "net.ipv4.ip_unprivileged_port_start", "value": "0" });
+    assert_eq!(pod["securityContext"], json!({ "sysctls": [any_port] }), "the callee tax has 80");
     assert!(!notes.contains("outbound"), "{notes}");
+}
+
+#[test]
+fn manifest_keeps_settings_of_the_pod_for_a_low_port() {
+    let sysctls = "securityContext: { sysctls: [{ name: net.core.somaxconn, value: '9' }] }";
+    let workload = WORKLOAD.replace("      containers:\n", &format!("      {sysctls}\n      containers:\n"));
+    let context = |callee: &str| {
+        let (documents, _, _folder) = manifest(&workload, &["--callee", callee]);
+        documents[1]["spec"]["template"]["spec"]["securityContext"].clone()
+    };
+    let all = json!([
+        { "name": "net.core.somaxconn", "value": "9" },
+        { "name": "net.ipv4.ip_unprivileged_port_start", "value": "0" },
+    ]);
+    assert_eq!(context("stock:1023"), json!({ "sysctls": all }));
+    assert_eq!(context("stock:1024"), Value::Null);
+}
+
+/// Three ports in a row that were free: that of a service, that of a callee, and that of callers. The first
+/// and the last are held as service and proxy hold them, the callee's on another address of loopback.
+#[cfg(target_os = "linux")]
+fn ports_in_a_row() -> (u16, [TcpListener; 3]) {
+    loop {
+        let service = TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = service.local_addr().unwrap().port();
+        let Some(last) = port.checked_add(2) else { continue };
+        let callee = TcpListener::bind(("127.0.0.1", port + 1));
+        let callers = TcpListener::bind(("0.0.0.0", last));
+        if let (Ok(callee), Ok(callers)) = (callee, callers) {
+            return (port, [service, callee, callers]);
+        }
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn listeners_of_a_manifest_open_with_the_service() {
+    let (port, _held) = ports_in_a_row();
+    let workload = WORKLOAD.replace("50051", &port.to_string());
+    let callee = format!("stock:{}", port + 1);
+    let (documents, _, folder) = manifest(&workload, &["--callee", &callee]);
+    let config = checked_config(&documents[0], &folder);
+    assert_eq!(config["inbound"]["listen"], format!("0.0.0.0:{}", port + 2), "it is open");
+    assert_eq!(config["outbound"][0]["listen"], format!("127.0.0.11:{}", port + 1));
+    TcpListener::bind(config["outbound"][0]["listen"].as_str().unwrap()).unwrap();
+
+    let refused = TcpListener::bind(("127.0.0.11", port)).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse, "why a callee cannot have the pod's port");
 }
 
 #[test]
@@ -312,6 +460,21 @@ fn manifest_without_one_workload_or_port_is_refused() {
     let two = "{ name: grpc, containerPort: 50051 }, { containerPort: 1 }";
     refused(&WORKLOAD.replace("{ name: grpc, containerPort: 50051 }", two), &[], "several ports");
     refused(WORKLOAD, &["--port", "65535"], "no port above 65535 is free");
+    refused(WORKLOAD, &["--port", "65534", "--callee", "stock:65535"], "no port above 65534 is free");
+    refused(WORKLOAD, &["--port", "7801"], "port 7801, which the proxy needs");
+    for port in ["50051", "50052"] {
+        let problem = format!("the pod itself has port {port}");
+        refused(WORKLOAD, &["--callee", &format!("stock:{port}")], &problem);
+        refused(WORKLOAD, &["--callee", &format!("stock:{port}")], "use HTTP CONNECT");
+    }
+    let before = "initContainers: [{ name: logs, restartPolicy: Always, ports: [{ containerPort: 9 }] }]";
+    let sidecar = WORKLOAD.replace("containers:", &format!("{before}\n      containers:"));
+    refused(&sidecar, &["--callee", "stock:9"], "the pod itself has port 9");
+    let own = sidecar.replace("name: logs, restart", "name: damper-proxy, restart");
+    assert_eq!(
+        manifest(&own, &["--callee", "stock:9"]).0[0],
+        manifest(WORKLOAD, &["--callee", "stock:9"]).0[0]
+    );
     refused("kind: [", &[], "line ");
     for (callee, problem) in [
         ("stock", "must be HOST:PORT"),

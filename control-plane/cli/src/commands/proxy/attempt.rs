@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -16,15 +17,15 @@ use tokio::process::Command;
 
 #[cfg(unix)]
 use super::group::Group;
+use super::stop::{Signals, Stop};
 use super::{bind, connect, listening};
 use crate::commands::admin_port::log_to_stderr;
-use crate::commands::serve::Signals;
 use crate::error::{CliError, print_message};
 use crate::remote::session::Session;
 
 /// Time for rules before the command starts. Without them its calls are sent once.
 const RULES_WITHIN: Duration = Duration::from_secs(2);
-/// Time for the command to end after a signal.
+/// Time for the command to end after SIGTERM.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
 /// Arguments of `damper proxy try`.
@@ -64,8 +65,11 @@ pub(super) async fn run(session: &Session, args: TryArgs) -> Result<(), CliError
     let proxy = bind(config, damper.clone()).await?;
     print_message(listening(proxy.addresses()));
     let address = proxy.addresses().connect.expect("the configuration has it");
-    if let Err(problem) = damper.ready(RULES_WITHIN).await {
-        print_message(format_args!("calls are sent once until there are rules: {problem}"));
+    tokio::select! {
+        ready = damper.ready(RULES_WITHIN) => if let Err(problem) = ready {
+            print_message(format_args!("calls are sent once until there are rules: {problem}"));
+        },
+        stop = signals.next() => return Err(CliError::OfCommand(stop.exit_status())),
     }
     let [program, arguments @ ..] = args.command.as_slice() else {
         return Err(CliError::Usage("a command is required".to_owned()));
@@ -80,14 +84,8 @@ pub(super) async fn run(session: &Session, args: TryArgs) -> Result<(), CliError
     let mut ended = None;
     proxy
         .run(async {
-            tokio::select! {
-                status = child.wait() => ended = Some(status),
-                stop = signals.next() => {
-                    // It still makes calls while it ends.
-                    group.signal(stop);
-                    ended = tokio::time::timeout(END_WITHIN, child.wait()).await.ok();
-                }
-            }
+            // It still makes calls while it ends.
+            ended = until_end(child.wait(), async || signals.next().await, |stop| group.signal(stop)).await;
             group.end(if ended.is_some() { END_WITHIN } else { Duration::ZERO }).await;
         })
         .await;
@@ -97,6 +95,35 @@ pub(super) async fn run(session: &Session, args: TryArgs) -> Result<(), CliError
         Some(Err(error)) => Err(CliError::io(program.display())(error)),
         // It is killed.
         None => Err(CliError::OfCommand(128 + 9)),
+    }
+}
+
+/// Passes each signal on until the command has ended; `None`: it did not end in time after SIGTERM. Other
+/// signals set no limit: a program may handle them and go on.
+async fn until_end<T>(
+    end: impl Future<Output = T>,
+    mut next: impl AsyncFnMut() -> Stop,
+    pass_on: impl Fn(Stop),
+) -> Option<T> {
+    let mut end = pin!(end);
+    loop {
+        let stop = tokio::select! {
+            ended = &mut end => return Some(ended),
+            stop = next() => stop,
+        };
+        pass_on(stop);
+        if stop == Stop::Terminate {
+            break;
+        }
+    }
+    let pass_all_on = async {
+        loop {
+            pass_on(next().await);
+        }
+    };
+    tokio::select! {
+        ended = tokio::time::timeout(END_WITHIN, end) => ended.ok(),
+        () = pass_all_on => None,
     }
 }
 
@@ -110,7 +137,7 @@ impl Group {
         Ok((command.spawn()?, Self))
     }
 
-    fn signal(&self, _: crate::commands::serve::Stop) {}
+    fn signal(&self, _: Stop) {}
 
     async fn end(&self, _: Duration) {}
 }
@@ -149,4 +176,38 @@ fn variables(connect: SocketAddr) -> [(&'static str, String); 4] {
         ("grpc_proxy", url),
         ("JAVA_TOOL_OPTIONS", java),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Passes on signals that arrive 7 s apart to a command that ends after an hour. Returns what was passed
+    /// on, and when the wait has ended.
+    async fn passed(signals: &[Stop]) -> (Vec<Stop>, Duration) {
+        let began = tokio::time::Instant::now();
+        let mut left = signals.iter();
+        let next = async || {
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            match left.next() {
+                Some(stop) => *stop,
+                None => std::future::pending().await,
+            }
+        };
+        let passed = RefCell::default();
+        let hour = tokio::time::sleep(Duration::from_secs(3600));
+        until_end(hour, next, |stop| Vec::push(&mut passed.borrow_mut(), stop)).await;
+        (passed.into_inner(), began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sigterm_alone_limits_the_time_of_a_command() {
+        use Stop::{HangUp, Interrupt, Quit, Terminate};
+        let handled = [Interrupt, Interrupt, Quit, HangUp];
+        assert_eq!(passed(&handled).await, (handled.to_vec(), Duration::from_secs(3600)));
+        let ended = [Interrupt, Terminate, Terminate, Terminate];
+        assert_eq!(passed(&ended).await, (ended[..3].to_vec(), Duration::from_secs(2 * 7 + 10)));
+    }
 }

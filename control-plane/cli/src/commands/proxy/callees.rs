@@ -3,8 +3,10 @@
 //!
 //! The service keeps dialling the name that it knows. The proxy dials the whole name with a dot at its end,
 //! which no line of the hosts file has, so that it finds the callee and not itself.
+//!
+//! All listeners of a pod share its ports: Linux refuses 127.0.0.11:P while 0.0.0.0:P is open.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use damper_document::Value;
@@ -16,6 +18,8 @@ const SUFFIX: &str = "svc.cluster.local";
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 11);
 /// Limit of hosts, so that the last number of the address is enough.
 const MAX_HOSTS: usize = 200;
+/// The first port that a process without privileges may listen on, unless the pod allows more.
+const FIRST_UNPRIVILEGED: u16 = 1024;
 
 /// What a workload calls.
 #[derive(Debug, Default)]
@@ -24,14 +28,21 @@ pub(super) struct Callees {
     pub(super) outbound: Vec<Value>,
     /// `hostAliases` of the pod.
     pub(super) host_aliases: Vec<Value>,
+    /// Ports of the listeners.
+    pub(super) ports: BTreeSet<u16>,
 }
 
 impl Callees {
     /// Returns the callees, as the service dials them: `HOST:PORT`.
     ///
     /// # Errors
-    /// The first that is no name of a service in the cluster, or is there twice.
-    pub(super) fn read(dialled: &[String], namespace: Option<&str>) -> Result<Self, String> {
+    /// The first that is no name of a service in the cluster, is there twice, or has one of the pod's ports.
+    pub(super) fn read(
+        dialled: &[String],
+        namespace: Option<&str>,
+        taken: &BTreeSet<u16>,
+    ) -> Result<Self, String> {
+        let mut ports = BTreeSet::new();
         let mut hosts: BTreeMap<String, Ipv4Addr> = BTreeMap::new();
         let mut outbound = Vec::new();
         for callee in dialled {
@@ -40,6 +51,13 @@ impl Callees {
             let port = port.parse::<u16>().ok().filter(|port| *port > 0);
             let port = port.ok_or_else(|| fault("must have a port from 1 to 65535"))?;
             let (name, whole) = in_cluster(host, namespace).map_err(|problem| fault(&problem))?;
+            if taken.contains(&port) {
+                return Err(fault(&format!(
+                    "the pod itself has port {port}, so the proxy cannot listen on it; use HTTP CONNECT for \
+                     this callee (`connect` in docs/proxy.md)"
+                )));
+            }
+            ports.insert(port);
             let last = u8::try_from(hosts.len()).ok().filter(|last| usize::from(*last) < MAX_HOSTS);
             let known = hosts.get(host).copied();
             let address = known.or_else(|| Some(Ipv4Addr::from_bits(FIRST.to_bits() + u32::from(last?))));
@@ -59,7 +77,12 @@ impl Callees {
         hosts.sort();
         let alias =
             |(address, host): (Ipv4Addr, String)| json!({ "ip": address.to_string(), "hostnames": [host] });
-        Ok(Self { outbound, host_aliases: hosts.into_iter().map(alias).collect() })
+        Ok(Self { outbound, host_aliases: hosts.into_iter().map(alias).collect(), ports })
+    }
+
+    /// Returns true if only a privileged process may listen on all ports, by Linux's default.
+    pub(super) fn need_privileges(&self) -> bool {
+        self.ports.first().is_some_and(|port| *port < FIRST_UNPRIVILEGED)
     }
 }
 

@@ -1,16 +1,17 @@
 //! The process group of a tried command, so that what the command has started is signalled with it.
 //!
 //! The command has a group of its own. Where its input is a terminal it stays in the group of the shell's
-//! job: another group could not read from the terminal, and Ctrl-C and Ctrl-Z would not reach it.
+//! job: another group could not read from the terminal, and Ctrl-C and Ctrl-Z would not reach it. That group
+//! may have other commands of a pipeline, so there a signal to this process is for the command alone.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions};
-use rustix::process::{getpgrp, getpid, kill_process, kill_process_group, test_kill_process_group, waitpgid};
+use rustix::process::{kill_process, kill_process_group, test_kill_process_group, waitpgid};
 use tokio::process::{Child, Command};
 
-use crate::commands::serve::Stop;
+use super::stop::Stop;
 
 /// Interval in which a group is looked at until it is empty.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -47,14 +48,13 @@ impl Group {
         let signal = match stop {
             Stop::Terminate => Signal::TERM,
             Stop::Interrupt => Signal::INT,
+            Stop::Quit => Signal::QUIT,
+            Stop::HangUp => Signal::HUP,
         };
         let sent = match self {
             Self::Own(id) => kill_process_group(*id, signal),
-            // Ctrl-C has reached the whole job already.
-            Self::Job(_) if stop == Stop::Interrupt => Ok(()),
-            // The group that a shell made for this job. This process has its signal already.
-            Self::Job(_) if getpgrp() == getpid() => kill_process_group(getpgrp(), signal),
-            // A script's group, which has processes of others.
+            // The keys of the terminal have reached the whole job already.
+            Self::Job(_) if matches!(stop, Stop::Interrupt | Stop::Quit) => Ok(()),
             Self::Job(id) => kill_process(*id, signal),
             Self::Gone => Ok(()),
         };

@@ -5,7 +5,8 @@
 //! because the admin port is on loopback.
 //!
 //! A ClusterIP Service gets the proxy's port as its target. Callers of a headless Service dial the port of
-//! the pod, so there the proxy takes it and the service must move to another.
+//! the pod, so there the proxy takes it and the service must move to another. All listeners of the pod have
+//! different ports.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use clap::Args;
 use damper_document::{Document, Value, parse, to_yaml};
 use serde_json::json;
 
+use super::ADMIN_PORT;
 use super::callees::Callees;
 use crate::error::{CliError, print_message};
 use crate::output;
@@ -23,6 +25,10 @@ const WORKLOADS: [&str; 3] = ["Deployment", "StatefulSet", "DaemonSet"];
 /// Name of the proxy's port: Services refer to it.
 const PORT_NAME: &str = "damper-grpc";
 const FOLDER: &str = "/etc/damper";
+/// Name of the proxy's container and volume.
+const NAME: &str = "damper-proxy";
+/// Setting of a pod: the first port that needs no privileges.
+const UNPRIVILEGED: &str = "net.ipv4.ip_unprivileged_port_start";
 /// Time in which callers learn that the pod ends, before its service does.
 const SLEEP_SECONDS: u32 = 5;
 
@@ -90,9 +96,10 @@ fn documents_for(documents: &[Document<Value>], args: &ManifestArgs) -> Result<P
         .collect();
     let is_headless =
         services.iter().any(|service| service.pointer("/spec/clusterIP") == Some(&json!("None")));
-    let other = workload.free_port()?;
+    let namespace = text(workload.whole, "/metadata/namespace");
+    let callees = Callees::read(&args.callees, namespace, &workload.taken)?;
+    let other = workload.free_port(&callees)?;
     let (listen, to) = if is_headless { (workload.port, other) } else { (other, workload.port) };
-    let callees = Callees::read(&args.callees, text(workload.whole, "/metadata/namespace"))?;
     let mut notes = Vec::new();
     if callees.outbound.is_empty() {
         notes.push(format!("name the callees of {} with --callee, or add them to `outbound`", workload.name));
@@ -139,13 +146,26 @@ impl<'a> Workload<'a> {
                 return Err("the container has several ports: name that of gRPC with --port".to_owned());
             }
         };
-        let taken = containers.iter().flat_map(ports_of).chain([port]).collect();
+        let before = whole.pointer("/spec/template/spec/initContainers").and_then(Value::as_array);
+        // A workload that has the proxy already gets the same ports again.
+        let is_sidecar = |container: &&Value| {
+            text(container, "/restartPolicy") == Some("Always") && text(container, "/name") != Some(NAME)
+        };
+        let all = containers.iter().chain(before.into_iter().flatten().filter(is_sidecar));
+        let taken: BTreeSet<_> = all.flat_map(ports_of).chain([port]).collect();
+        if taken.contains(&ADMIN_PORT) {
+            return Err(format!(
+                "a container has port {ADMIN_PORT}, which the proxy needs: move it to another"
+            ));
+        }
         Ok(Self { whole, name, container, port, taken })
     }
 
-    /// Returns a port that no container of the pod has.
-    fn free_port(&self) -> Result<u16, String> {
-        let free = (self.port..u16::MAX).map(|port| port + 1).find(|port| !self.taken.contains(port));
+    /// Returns a port that neither a container of the pod nor the proxy has.
+    fn free_port(&self, callees: &Callees) -> Result<u16, String> {
+        let is_free =
+            |port: &u16| *port != ADMIN_PORT && !self.taken.contains(port) && !callees.ports.contains(port);
+        let free = (self.port..u16::MAX).map(|port| port + 1).find(is_free);
         free.ok_or_else(|| format!("no port above {} is free", self.port))
     }
 
@@ -176,7 +196,7 @@ impl<'a> Workload<'a> {
         let mut probe = exec("ready");
         probe["periodSeconds"] = json!(5);
         let proxy = json!({
-            "name": "damper-proxy",
+            "name": NAME,
             "image": args.image,
             "restartPolicy": "Always",
             "args": ["proxy", "-f", format!("{FOLDER}/proxy.yaml")],
@@ -185,14 +205,17 @@ impl<'a> Workload<'a> {
             "readinessProbe": probe,
             "lifecycle": { "preStop": exec("drain") },
             "securityContext": { "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true },
-            "volumeMounts": [{ "name": "damper-proxy", "mountPath": FOLDER, "readOnly": true }],
+            "volumeMounts": [{ "name": NAME, "mountPath": FOLDER, "readOnly": true }],
         });
         let mut pod = json!({
             "initContainers": [proxy],
-            "volumes": [{ "name": "damper-proxy", "configMap": { "name": self.config_name() } }],
+            "volumes": [{ "name": NAME, "configMap": { "name": self.config_name() } }],
         });
         if !callees.host_aliases.is_empty() {
             pod["hostAliases"] = json!(callees.host_aliases);
+        }
+        if callees.need_privileges() {
+            pod["securityContext"] = json!({ "sysctls": self.sysctls() });
         }
         if self.container.pointer("/lifecycle/preStop").is_none() {
             let sleep = json!({ "preStop": { "sleep": { "seconds": SLEEP_SECONDS } } });
@@ -204,6 +227,14 @@ impl<'a> Workload<'a> {
             "metadata": self.metadata(self.name),
             "spec": { "template": { "spec": pod } },
         })
+    }
+
+    /// Returns the settings of the pod, and one by which the image's user may listen on any port.
+    /// A patch replaces the whole list.
+    fn sysctls(&self) -> Vec<Value> {
+        let own = self.whole.pointer("/spec/template/spec/securityContext/sysctls").and_then(Value::as_array);
+        let others = own.into_iter().flatten().filter(|known| text(known, "/name") != Some(UNPRIVILEGED));
+        others.cloned().chain([json!({ "name": UNPRIVILEGED, "value": "0" })]).collect()
     }
 
     /// Returns the patch of the ports that lead to the service; `None` if none does.
@@ -234,7 +265,7 @@ impl<'a> Workload<'a> {
     }
 
     fn config_name(&self) -> String {
-        format!("{}-damper-proxy", self.name)
+        format!("{}-{NAME}", self.name)
     }
 
     fn metadata(&self, name: &str) -> Value {
