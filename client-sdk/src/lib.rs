@@ -145,6 +145,10 @@ pub use server::{ServerBody, ServerFuture, ServerLayer, ServerService};
 #[cfg(feature = "document")]
 #[doc(hidden)]
 pub use damper_core::chain::is_named;
+/// For the proxy, whose names need no engine to be checked.
+#[cfg(feature = "document")]
+#[doc(hidden)]
+pub use damper_core::key::check_name;
 #[cfg(feature = "document")]
 #[doc(hidden)]
 pub use damper_document as document;

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use damper_sdk::document;
-use damper_sdk::{Damper, Faults};
+use damper_sdk::{Faults, check_name};
 use http::uri::Authority;
 use serde::Deserialize;
 
@@ -249,8 +249,8 @@ impl Check {
     fn name(&mut self, path: &str, name: &str) {
         if name.is_empty() {
             self.faults.add(path, "required");
-        } else if let Err(found) = Damper::off().client_layer(name) {
-            found.iter().for_each(|fault| self.faults.add(path, &fault.problem));
+        } else {
+            check_name(path, name, &mut self.faults);
         }
     }
 

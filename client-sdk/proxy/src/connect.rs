@@ -15,7 +15,7 @@ use crate::counters::{Counters, Tunnel};
 use crate::listen;
 use crate::names::{MAX_NAMES, Names, Used};
 use crate::outbound::Outbound;
-use damper_sdk::{Damper, Faults};
+use damper_sdk::{Damper, Faults, check_name};
 use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Empty;
@@ -153,7 +153,10 @@ impl Connect {
             return Ok(Some(Calls::Listed(Box::new(outbound.clone()))));
         }
         let Some(name) = self.config.name_in_cluster(authority.host()) else { return Ok(None) };
-        self.damper.client_layer(&name).map_err(|_| StatusCode::BAD_REQUEST)?;
+        // The engine keeps each callee, so it gets one with the first request alone.
+        let mut faults = Faults::none();
+        check_name("callee", &name, &mut faults);
+        faults.or(()).map_err(|_| StatusCode::BAD_REQUEST)?;
         let callee = Callee { name, to: host.to_owned(), external: false, tls: None };
         let used = self.found.enter(host).ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
         Ok(Some(Calls::Found(used, callee)))
@@ -243,6 +246,18 @@ mod tests {
         connect.grant(&host.parse().unwrap()).await
     }
 
+    /// Returns true if the engine has a callee of this name, which it keeps without an end.
+    fn knows(connect: &Connect, name: &str) -> bool {
+        format!("{:?}", connect.damper).contains(&format!("{name:?}"))
+    }
+
+    #[tokio::test]
+    async fn name_that_is_no_callee_is_refused() {
+        let connect = connect();
+        let refused = granted(&connect, &format!("{}:1", "a".repeat(300))).await.err();
+        assert_eq!(refused, Some(StatusCode::BAD_REQUEST));
+    }
+
     #[tokio::test]
     async fn channel_opens_with_the_first_request_alone() {
         let connect = connect();
@@ -257,11 +272,13 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             assert_eq!(connect.found.opened(), 0, "HTTP/2 alone asks for nothing");
+            assert!(!knows(&connect, "stock"), "HTTP/2 alone takes no place of the engine");
             let request = Request::post("http://stock/a.B/C").header("content-type", "application/grpc");
             let _response = client.send_request(request.body(()).unwrap(), true).unwrap();
             while connect.found.opened() == 0 {
                 tokio::task::yield_now().await;
             }
+            assert!(knows(&connect, "stock"));
             settled.abort();
         };
         tokio::select! {
@@ -279,6 +296,7 @@ mod tests {
         }
         let refused = granted(&connect, "more:1").await.err();
         assert_eq!(refused, Some(StatusCode::SERVICE_UNAVAILABLE));
+        assert!(!knows(&connect, "more"), "a refused tunnel takes no place of the engine");
         tunnels.clear();
         assert!(granted(&connect, "more:1").await.is_ok());
     }
