@@ -88,8 +88,8 @@ fn check_without_store(name: &str, options: &v1::WriteOptions) -> Result<(), Api
 }
 
 /// Deletes all jobs of queues whose deletion is committed at this revision, if the request purges them.
-/// Errors if jobs are left, with what deletes them. Can be repeated: a queue that exists again is left as it
-/// is.
+/// Errors if jobs are left, with what deletes them, or if the history could not record a purge that was
+/// carried out. Can be repeated: a queue that exists again is left as it is.
 pub(crate) async fn purge(
     writes: &Arc<Writes>,
     asked: &WriteRequest,
@@ -113,9 +113,14 @@ pub(crate) async fn purge(
             } else if began.elapsed() > NEXT_WITHIN {
                 TOO_MANY.to_owned()
             } else {
-                match purge_one(&writes, &asked, name).await {
-                    Ok(false) => continue,
-                    Ok(true) => TOO_MANY.to_owned(),
+                match writes.jobs.purge_jobs(name, false).await {
+                    Ok((jobs, more)) => {
+                        record_purge(&writes, &asked, name, jobs, more).await?;
+                        if !more {
+                            continue;
+                        }
+                        TOO_MANY.to_owned()
+                    }
                     Err(error) => error.to_string(),
                 }
             };
@@ -138,16 +143,21 @@ fn left(queues: &[String], revision: u64, problem: &str) -> ApiError {
     ))
 }
 
-/// Deletes the jobs of one queue. Returns true if there are more.
-async fn purge_one(writes: &Arc<Writes>, asked: &WriteRequest, name: &str) -> Result<bool, ApiError> {
-    let (jobs, more) = writes.jobs.purge_jobs(name, false).await?;
+/// Records that jobs of a queue were deleted.
+async fn record_purge(
+    writes: &Arc<Writes>,
+    asked: &WriteRequest,
+    queue: &str,
+    jobs: u64,
+    more: bool,
+) -> Result<(), ApiError> {
     if jobs > 0 {
-        let filter = Some(v1::JobFilter { queue: name.to_owned(), ..Default::default() });
+        let filter = Some(v1::JobFilter { queue: queue.to_owned(), ..Default::default() });
         let kind = v1::JobActionKind::PurgeQueue.into();
         let action = v1::JobAction { kind, filter, jobs, more, ..Default::default() };
         record_done(writes, asked, action).await?;
     }
-    Ok(more)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::*;
 use crate::api::queues::{delete::delete, put::put};
 use crate::auth::caller::Caller;
 use crate::server::tasks::{OpenedServer, Tasks, start};
+use crate::state::job_action::JOB_ACTION;
 
 /// The jobs of a queue `full`; other queues have none.
 #[derive(Debug, Default)]
@@ -50,10 +51,11 @@ impl QueueJobs for TestJobs {
     }
 }
 
-/// A store whose commits can fail.
+/// A store whose commits can fail: all of them, or those of records of what was done with jobs.
 struct FailingStore {
     inner: SledStore,
     fails: AtomicBool,
+    fails_records: AtomicBool,
 }
 
 #[tonic::async_trait]
@@ -71,7 +73,8 @@ impl Store for FailingStore {
     }
 
     async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), StoreError> {
-        if self.fails.load(Ordering::Relaxed) {
+        let is_record = changes.iter().flat_map(|change| &change.edits).any(|edit| edit.key == JOB_ACTION);
+        if self.fails.load(Ordering::Relaxed) || (is_record && self.fails_records.load(Ordering::Relaxed)) {
             return Err(StoreError::Unavailable { reason: "away".into() });
         }
         self.inner.commit(expected_head, changes).await
@@ -117,7 +120,7 @@ impl Rig {
     async fn new() -> Self {
         let folder = TempDir::new().unwrap();
         let inner = SledStore::open(folder.path()).await.unwrap();
-        let store = Arc::new(FailingStore { inner, fails: false.into() });
+        let store = Arc::new(FailingStore { inner, fails: false.into(), fails_records: false.into() });
         let (parts, tasks) = start(OpenedServer::for_test(store.clone()).await);
         let jobs = Arc::new(TestJobs { left: 3.into(), ..TestJobs::default() });
         let writes = Arc::new(Writes {
@@ -178,6 +181,17 @@ async fn failed_purge_shows_what_is_left_and_is_finished_later() {
     assert_eq!(rig.left(), 0);
     let missing = rig.purge("", None).await.unwrap_err();
     assert!(matches!(missing, ApiError::NotFound(_)), "nothing is left: {missing}");
+}
+
+#[tokio::test]
+async fn purge_without_its_record_has_no_known_outcome() {
+    let rig = Rig::new().await;
+    rig.store.fails_records.store(true, Ordering::Relaxed);
+    let error = rig.purge("", None).await.unwrap_err();
+    assert!(matches!(error, ApiError::Unavailable { outcome_known: false, .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.starts_with("3 jobs were changed, but the history could not record it: "), "{text}");
+    assert_eq!((rig.left(), rig.has_queue()), (0, false));
 }
 
 #[tokio::test]
