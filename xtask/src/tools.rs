@@ -160,8 +160,9 @@ pub(crate) fn maven() -> Result<PathBuf> {
 /// tests/foreign/python/requirements.txt; the tests install them below the build folder.
 pub(crate) fn python() -> Result<PathBuf> {
     let makes_environments = |python: &PathBuf| {
-        // What Debian leaves out of its package python3.
-        Command::new(python).args(["-c", "import venv, ensurepip"]).succeeds()
+        // Debian leaves the modules out of its package python3.
+        let check = "import sys, venv, ensurepip; assert sys.version_info >= (3, 10)";
+        Command::new(python).args(["-c", check]).succeeds()
     };
     if let Some(found) = found("DAMPER_TEST_PYTHON", &["python3"], &[]).filter(makes_environments) {
         return Ok(found);
