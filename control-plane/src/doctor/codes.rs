@@ -74,7 +74,7 @@ codes! {
         "In the code of the service, give `Damper::connect` the address of this control plane and the name of the service. Then read the log of the service.";
     CLIENT_LAGS = "client_lags", Warning,
         "A connected process has not confirmed the latest change that was sent to it, so it may run older rules.",
-        "Check the CPU load and the network of this process. If it stops reading, the server closes its connection.";
+        "Check the CPU load and the network of this process. The server closes the connection of a process that stops reading; the process then connects again and gets the current rules.";
     ENTRY_REFUSED = "entry_refused", Warning,
         "Connected services reject a rule, guard or kill switch as invalid and keep its previous version.",
         "Fix the problem that this finding names, or update the SDK of these services.";
@@ -92,7 +92,7 @@ codes! {
         "If this lasts, list the rules that the process rejects (`damper clients --lagging`), and read the log of the process.";
     SERVER_LAYER_MISSING = "server_layer_missing", Warning,
         "A called service does not use the server layer of Damper's SDK, so its own retries multiply with those of its callers.",
-        "In the code of the called service, add `damper.server_layer()` to its gRPC server. Behind a proxy, add `inbound` to the proxy's configuration.";
+        "In the code of the called service, add `damper.server_layer()` to its gRPC server. For a service behind `damper proxy`, add `inbound` to the proxy's configuration.";
 
     // Routes.
     RETRY_STORM = "retry_storm", Danger,
@@ -127,7 +127,7 @@ codes! {
         "Fix the callee if it fails. Then find the caller with the most retries in `damper routes`, and lower max_attempts in its rule.";
     CONTEXT_LOST = "context_lost", Warning,
         "A service makes calls outside the context of the request that it serves, so its retries multiply with those of its callers.",
-        "In the code of the service, start tasks with `damper_sdk::spawn`, or pass the request's `Context` to the task and run it within `Context::scope`. Behind a proxy, configure OpenTelemetry in the service so that it propagates the context from each request to the calls made for it.";
+        "In the code of the service, start tasks with `damper_sdk::spawn`, or pass the request's `Context` to the task and run it within `Context::scope`. For a service behind `damper proxy`, configure OpenTelemetry in the service so that it propagates the context from each request to the calls made for it.";
     ENDPOINT_FAILING = "endpoint_failing", Warning,
         "Some instances of a callee fail or cannot be connected to, while its other instances work.",
         "Restart or replace the instances at the addresses that this finding names. A client that avoids such an instance uses it again as soon as it answers.";
