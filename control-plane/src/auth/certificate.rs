@@ -31,7 +31,9 @@ pub enum ClientIdentityError {
     #[error("the template must have {{service}} exactly once")]
     NoService,
     /// A segment has more than one wildcard or `{service}`.
-    #[error("the template may have only one '*' or {{service}} between two '/' (SPIFFE id) or '.' (DNS)")]
+    #[error(
+        "each part of the template, between '/' (SPIFFE id) or '.' (DNS name), may have only one '*' or {{service}}"
+    )]
     Ambiguous,
 }
 

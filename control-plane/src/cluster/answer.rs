@@ -216,7 +216,7 @@ impl PeerSender {
     async fn send(&self, message: v1::FollowResponse) -> Result<(), Status> {
         if *self.cluster.fleet.table().epoch() != self.epoch {
             return Err(Status::unavailable(
-                "the store of the sending replica was replaced; the receiving replica reconnects",
+                "the store of the replica that sends the changes was replaced; the receiving replica reconnects automatically",
             ));
         }
         match timeout(READ_WITHIN, self.out.send(Ok(message))).await {

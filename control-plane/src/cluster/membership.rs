@@ -18,7 +18,7 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The store did not return the list of replicas in time.
 #[derive(Debug, thiserror::Error)]
-#[error("the store returned no list of replicas within {seconds} s", seconds = SETTLED_WITHIN.as_secs())]
+#[error("the store did not return the list of the control plane's replicas within {seconds} s", seconds = SETTLED_WITHIN.as_secs())]
 pub(crate) struct MembershipTimeout;
 
 /// Returns the address for peers; `None` if they need one and the configuration does not set it.

@@ -33,7 +33,7 @@ codes! {
         "Free space or enlarge the volume. If the store is etcd, compact and defragment it or raise its quota, then disarm its NOSPACE alarm.";
     CLIENT_HELD = "client_held", Danger,
         "Connected services run rules that the control plane's store does not contain: the services keep these rules and receive only kill switches.",
-        "If the store was emptied or restored from a backup, correct the rules in the store and run `damper store accept`: the services then receive them. Otherwise compare the revisions of the services (`damper clients`) and of the store (`damper store status`): if the services have a higher one, the store lost changes.";
+        "If the store was emptied or restored from a backup, correct the rules in the store and run `damper store accept`: the services then receive them. Otherwise compare the revisions of the services (`damper clients`) and of the store (`damper store status`): if the services have a higher revision, the store lost changes; write these again, then run `damper store accept`.";
     REPLICA_UNREACHABLE = "replica_unreachable", Warning,
         "Another replica of the control plane is unreachable: the statistics shown here omit the services that are connected to it.",
         "Read the cause in `damper replicas`. A stopped replica leaves the list after 10 s; a running one is reconnected automatically.";
@@ -96,7 +96,7 @@ codes! {
 
     // Routes.
     RETRY_STORM = "retry_storm", Danger,
-        "Retry storm: the retries and hedges of a route are more than half of its calls.",
+        "Retry storm: retries and hedges raise a route to more than 1.5 attempts per call.",
         "Stop the retries with `damper kill`. Then limit retries and hedges with the retry breaker or the budget of the rule for this route.";
     STORM_STOPPED = "storm_stopped", Warning,
         "A kill switch has stopped a retry storm; the rates of the last minute still include traffic from before.",
@@ -138,8 +138,8 @@ codes! {
         "Calls of a route fail, and no rule applies to the route.",
         "Try a rule in observe mode, which sends no retries: `damper rules init` proposes one.";
     CALLEE_MISSPELT = "callee_misspelt", Warning,
-        "No process is connected under the name of a callee, but a service with another name serves exactly the called methods.",
-        "In the code of the caller, give `client_layer` the name of that service. Until then the rules and guards of that service do not apply to these calls.";
+        "A caller uses the name of a callee under which no process is connected, but another service serves exactly the called methods.",
+        "In the code of the caller, change the name in `client_layer` to that of the other service. Until then the rules and guards of the other service do not apply to these calls.";
     CALLEE_UNKNOWN = "callee_unknown", Hint,
         "No process of a callee is connected: retries by the callee multiply with those of its callers, and no retry limit protects the callee.",
         "If the callee is yours, add Damper's SDK to it. Check that the caller and the callee use the same service name.";
@@ -152,8 +152,8 @@ codes! {
         "A rule has been in observe mode for more than a week: it only counts what it would do, and sends no retries.",
         "Read in `damper stats` what the rule would have done (values that begin with would_). Then enforce it with `damper rules promote`, or delete it.";
     BREAKER_MODE_GONE = "breaker_mode_gone", Hint,
-        "A stored rule sets retry_breaker.mode to adaptive, which no longer exists; the rule uses the mode credit instead.",
-        "Read about the mode credit in docs/policy.md. Then write the rule again (`damper rules put`) with the mode credit or ratio.";
+        "A stored rule sets retry_breaker.mode to `adaptive`, which no longer exists; the rule uses the mode `credit` instead.",
+        "Read about the mode `credit` in docs/policy.md. Then write the rule again (`damper rules put`) with the mode `credit` or `ratio`.";
     SMALL_CALLERS_UNLIMITED = "small_callers_unlimited", Hint,
         "Many processes that each send few calls retry the same callee: in an outage each process sends a few retries before its own limit stops it, and nothing limits the sum of these retries.",
         "Create a guard for the callee that sets ceiling.repeat_limit in observe mode. Check how many retries it would reject, then enforce it.";

@@ -25,7 +25,7 @@ pub struct HistoryRetention(Duration);
 
 /// The time is too short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the history must be kept at least {} h, as long as request ids", REMEMBER_REQUESTS.as_secs() / 3600)]
+#[error("the history must be kept for at least {} h, because request ids are kept that long", REMEMBER_REQUESTS.as_secs() / 3600)]
 pub struct RetentionTooShort;
 
 impl HistoryRetention {

@@ -138,7 +138,7 @@ const TOO_MANY: &str = "there are too many to delete them in one request";
 fn left(queues: &[String], revision: u64, problem: &str) -> ApiError {
     let commands = queues.iter().map(|name| format!("`damper queues delete {name} --purge`"));
     ApiError::Unmet(format!(
-        "deleted at revision {revision}, but jobs are left ({problem}); delete them with {}",
+        "the queue was deleted at revision {revision}, but some of its jobs remain ({problem}); delete them with {}",
         commands.collect::<Vec<_>>().join(", ")
     ))
 }

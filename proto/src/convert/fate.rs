@@ -6,7 +6,7 @@ use crate::v1;
 
 /// A report without a fate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the field fate, the outcome of the call, is required")]
+#[error("the field `fate` (the outcome of the call) is required")]
 pub struct UnspecifiedFate;
 
 impl From<Fate> for v1::Fate {

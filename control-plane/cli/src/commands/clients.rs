@@ -27,8 +27,8 @@ pub(crate) struct ClientsArgs {
     /// List only the processes in this cluster
     #[arg(long, value_name = "CLUSTER", default_value = "", hide_default_value = true)]
     cluster: String,
-    /// List only the processes that have not confirmed the newest revision, reject a rule, guard or kill
-    /// switch, or lack an SDK feature that a rule or kill switch needs
+    /// List only processes that have not confirmed the newest revision, that reject a rule, guard or kill
+    /// switch, or that lack an SDK feature which a rule or kill switch needs
     #[arg(long)]
     lagging: bool,
     /// Repeat until Ctrl-C

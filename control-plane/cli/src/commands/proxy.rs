@@ -60,7 +60,7 @@ struct RunArgs {
     /// Configuration, a YAML file
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Allow unencrypted listeners, admin port and service on addresses other than loopback
+    /// Allow unencrypted listeners, admin port and address of the local service that are not on loopback
     #[arg(long)]
     insecure_allow_remote: bool,
 }

@@ -33,8 +33,8 @@ pub(crate) struct StatsArgs {
     /// Time between two updates of --watch, 1s to 60s
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: std::time::Duration,
-    /// Show all statistics of this route; meanwhile its processes report every second. With -w the rates are
-    /// those of the last second, unless --window is set
+    /// Show all statistics of this route; while the command runs, the processes of the route report every
+    /// second. With -w the rates are those of the last second, unless --window is set
     #[arg(long, value_name = "'CALLER CLUSTER CALLEE METHOD'")]
     route: Option<String>,
     #[command(flatten)]

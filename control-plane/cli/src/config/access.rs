@@ -23,12 +23,12 @@ pub(super) struct AccessArgs {
     #[arg(long, value_name = "FILE")]
     bootstrap_token_file: Option<PathBuf>,
     /// Origin under which browsers reach the web UI behind a proxy, such as https://damper.example.com;
-    /// repeatable [env: DAMPER_PAGE_ORIGIN, with commas] [default: the host of the request]
+    /// repeatable [env: DAMPER_PAGE_ORIGIN, comma-separated] [default: the host of the request]
     #[arg(long, value_name = "URL")]
     page_origin: Vec<PageOrigin>,
-    /// Where the name of the service is in the SPIFFE id or DNS name of a client certificate: a template such
-    /// as 'spiffe://example.org/ns/*/sa/{service}'; repeatable [env: DAMPER_CLIENT_IDENTITY, with commas]
-    /// [default: the last part of a SPIFFE id, or a whole DNS name]
+    /// Template that shows where a SPIFFE id or DNS name in a client certificate has the name of the service,
+    /// such as 'spiffe://example.org/ns/*/sa/{service}'; repeatable [env: DAMPER_CLIENT_IDENTITY,
+    /// comma-separated] [default: the last part of a SPIFFE id, or a whole DNS name]
     #[arg(long, value_name = "TEMPLATE")]
     client_identity: Vec<ClientIdentity>,
 }

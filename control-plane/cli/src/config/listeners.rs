@@ -113,7 +113,7 @@ impl ListenerConfig {
             Some(Shown::Optional) | None => ClientCertificates::Optional,
         };
         if client_certificates == ClientCertificates::Required && client_ca.is_none() && tls.is_some() {
-            layers.fault("tls_client_certs: `required` requires tls_client_ca, the CA that verifies client certificates");
+            layers.fault("tls_client_certs is `required`, but tls_client_ca (the CA that verifies client certificates) is not set");
         }
         let tls = tls.map(|tls| TlsConfig { client_ca, client_certificates, ..tls });
         let given = args.metrics_plaintext.then_some(true);
@@ -188,7 +188,7 @@ mod tests {
             (&[("DAMPER_TLS_CLIENT_CA", "/ca.pem")], "client certificates require TLS"),
             (
                 &[("DAMPER_TLS_CERT", "c"), ("DAMPER_TLS_KEY", "k"), ("DAMPER_TLS_CLIENT_CERTS", "required")],
-                "`required` requires tls_client_ca",
+                "but tls_client_ca (the CA",
             ),
             (
                 &[("DAMPER_TLS_CERT", "c"), ("DAMPER_TLS_CERT_PEM", "c"), ("DAMPER_TLS_KEY", "k")],

@@ -49,15 +49,15 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "URL")]
     queues: Option<QueuesUrl>,
     /// File with the password of the database user of --queues
-    /// [env: DAMPER_QUEUES_PASSWORD_FILE, or DAMPER_QUEUES_PASSWORD]
+    /// [env: DAMPER_QUEUES_PASSWORD_FILE, or the password itself in DAMPER_QUEUES_PASSWORD]
     #[arg(long, value_name = "FILE")]
     queues_password_file: Option<PathBuf>,
-    /// Your statement that no other server uses the same --store in etcd, so that --queues may be a local
-    /// file [env: DAMPER_SINGLE_SERVER]
+    /// Confirm that no other server uses the same --store in etcd; --queues may then be a local file
+    /// [env: DAMPER_SINGLE_SERVER]
     #[arg(long)]
     single_server: bool,
-    /// Separate address on which the server serves /metrics, /livez and /readyz [env: DAMPER_METRICS_LISTEN]
-    /// [default: only on --listen]
+    /// Additional address that serves /metrics, /livez and /readyz, which --listen serves as well
+    /// [env: DAMPER_METRICS_LISTEN] [default: none]
     #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
     metrics_listen: Option<SocketAddr>,
     /// Time for which the history keeps a change, at least 24h; the newest 1,000 changes are kept even if
@@ -77,8 +77,8 @@ pub(crate) struct ServeArgs {
     /// info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// File with the password of the user in the etcd URL of --store [env: DAMPER_ETCD_PASSWORD_FILE, or
-    /// DAMPER_ETCD_PASSWORD]
+    /// File with the password of the user in the etcd URL of --store [env: DAMPER_ETCD_PASSWORD_FILE, or the
+    /// password itself in DAMPER_ETCD_PASSWORD]
     #[arg(long, value_name = "FILE")]
     etcd_password_file: Option<PathBuf>,
     #[command(flatten)]
@@ -90,7 +90,8 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     insecure_allow_plaintext: bool,
     /// Address at which the other replicas on the same etcd reach this one: http://HOST:PORT or
-    /// https://HOST:PORT [env: DAMPER_ADVERTISE] [default: --listen, if that is a single address]
+    /// https://HOST:PORT [env: DAMPER_ADVERTISE] [default: --listen, unless that is a wildcard such as
+    /// 0.0.0.0]
     #[arg(long, value_name = "URL")]
     advertise: Option<Advertised>,
     /// PEM file with the CA certificates that verify other replicas [env: DAMPER_PEER_CA] [default:
@@ -460,7 +461,7 @@ mod tests {
         for part in [
             "DAMPER_LISTEN: \"here\"",
             "DAMPER_LOG: \"xml\"",
-            "DAMPER_HISTORY_RETENTION: \"23h\": the history must be kept at least 24 h",
+            "DAMPER_HISTORY_RETENTION: \"23h\": the history must be kept for at least 24 h",
             "DAMPER_MAX_AMPLIFICATION: \"1001\": must be between 1 and 1000",
             "DAMPER_REPLICAS: \"0\": must be between 1 and 65",
             "damper.yaml: store: \"postgres://x\"",

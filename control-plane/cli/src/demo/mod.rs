@@ -78,14 +78,14 @@ enum Command {
 
 #[derive(clap::Args, Clone, Debug)]
 struct RunArgs {
-    /// End the demo after this time, or with its scenario if that ends later [default: run until Ctrl-C]
+    /// End the demo after this time, but not before the end of its scenario [default: run until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
     /// Write the measurements to this file as JSON at the end of the scenario
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Requests per second that the demo sends to its first service. In an outage without Damper, each of
-    /// them can cause 27 calls of the last service, stock
+    /// Requests per second that the demo sends to its first service. In an outage without Damper, each
+    /// request can cause 27 calls to the last service (`stock`)
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = value_parser!(u32).range(1..=1000))]
     load: u32,
     /// Random seed that selects which calls fail
@@ -94,8 +94,8 @@ struct RunArgs {
     /// Run no scenario: start healthy services with rules of Damper, for your own experiments
     #[arg(long, conflicts_with_all = ["report", "observe", "phase_seconds"])]
     playground: bool,
-    /// Add a phase in which the first rules only observe the outage and retry nothing; the demo then predicts
-    /// the effect of enforcing them
+    /// Add a phase before the first outage, in which the rules only observe and retry nothing; the demo then
+    /// predicts the effect of enforcing them
     #[arg(long)]
     observe: bool,
     /// Shortest length of a phase of the scenario; phases in which the retry breaker opens and recovers take

@@ -127,5 +127,5 @@ impl Stock {
 }
 
 fn down() -> Status {
-    Status::unavailable("the demo's fault switch makes this call to stock fail")
+    Status::unavailable("this call to the service stock fails because the demo's fault switch is on")
 }

@@ -140,7 +140,10 @@ fn route(route: &Route, common: Option<&Retries>, path: &str, reader: &mut Reade
     let Some(action) = &route.route else { return };
     let at = join(path, "route");
     let Some(cluster) = &action.cluster else {
-        return reader.fault(&at, "the route names no cluster; the cluster's name becomes the rule's callee");
+        return reader.fault(
+            &at,
+            "the Envoy route names no Envoy cluster, from which the rule takes the name of its callee",
+        );
     };
     let mut findings = Vec::new();
     let timeout = match reader.duration(&join(&at, "timeout"), action.timeout.as_ref()) {

@@ -60,7 +60,7 @@ pub(super) fn read(value: Value, path: &str, reader: &mut Reader<'_>) {
     let Some(config) = reader.shape::<ServiceConfig>(value, path) else { return };
     let options = reader.options;
     let Some(callee) = &options.callee else {
-        return reader.fault(path, "a service config does not name its callee; add --callee");
+        return reader.fault(path, "a gRPC service config does not name its callee; add --callee");
     };
     let throttle = config.retry_throttling.as_ref().map(|throttling| throttling.token_ratio);
     for (i, method) in config.method_config.iter().enumerate() {

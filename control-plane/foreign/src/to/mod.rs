@@ -68,7 +68,9 @@ pub fn translate(target: Target, rules: &[Rule], options: &Options) -> Result<Tr
     let (callees, homeless) = select(rules, options, of_one_caller);
     let mut translation = Translation::default();
     for rule in homeless {
-        let refused = "key.callee_service: * stands for all callees; name them with --callee".to_owned();
+        let refused =
+            "key.callee_service is *, but a translation needs the names of the callees: add --callee"
+                .to_owned();
         translation.reports.push(not_written(rule, "", REFUSED, vec![refused]));
     }
     let mut problems = Vec::new();

@@ -100,7 +100,9 @@ impl Contents {
         }
         for (lane, tally) in &self.tallies {
             if !recounted.contains_key(lane) && *tally != Tally::default() {
-                problems.push(format!("{lane:?} has the counters {tally:?}, but no jobs are stored for it"));
+                problems.push(format!(
+                    "the job store is inconsistent: {lane:?} has the counters {tally:?}, but no stored jobs"
+                ));
             }
         }
     }

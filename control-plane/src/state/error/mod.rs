@@ -48,7 +48,7 @@ pub(crate) enum ApiError {
     #[error("{}", owned(.0))]
     Owned(v1::Conflicts),
     /// The planner of a proposal rejects these entries; its sender translates them.
-    #[error("{count} of the entries may not be changed by this request", count = .0.len())]
+    #[error("this request is not allowed to change {count} of its entries", count = .0.len())]
     PlannerRejected(Vec<(String, Option<Entry>)>),
     /// The store is not at the expected revision.
     #[error(

@@ -171,7 +171,7 @@ async fn failed_purge_shows_what_is_left_and_is_finished_later() {
     let rig = Rig::new().await;
     rig.jobs.fails.store(true, Ordering::Relaxed);
     let error = rig.purge("", None).await.unwrap_err();
-    let text = "deleted at revision 2, but jobs are left (the job store is away); delete them with \
+    let text = "the queue was deleted at revision 2, but some of its jobs remain (the job store is away); delete them with \
                 `damper queues delete full --purge`";
     assert!(matches!(error, ApiError::Unmet(_)) && error.to_string() == text, "{error}");
     assert_eq!((rig.left(), rig.has_queue()), (3, false));

@@ -107,7 +107,7 @@ pub enum ProposeError {
         head: u64,
     },
     /// The proposal's planner rejected some entries; nothing was written.
-    #[error("{count} of the entries may not be changed by this request", count = .entries.len())]
+    #[error("this request is not allowed to change {count} of its entries", count = .entries.len())]
     PlannerRejected {
         /// These entries, as they are.
         entries: Vec<(String, Option<Entry>)>,

@@ -25,7 +25,7 @@ pub(crate) struct FromArgs {
     source: Source,
     #[command(flatten)]
     files: FileArgs,
-    /// Caller of the rules, for grpc-service-config and kitex [default: *]
+    /// Calling service to which the rules apply, for grpc-service-config and kitex [default: *]
     #[arg(long, value_name = "SERVICE")]
     caller: Option<String>,
     /// Callee of the rules, required for grpc-service-config and kitex
@@ -37,8 +37,8 @@ pub(crate) struct FromArgs {
     /// Pod label that contains the cluster of the caller, for istio
     #[arg(long, value_name = "LABEL")]
     cluster_label: Option<String>,
-    /// Full name of the gRPC service whose methods the policies name, such as shop.v1.Stock; required for
-    /// kitex
+    /// Full name of the gRPC service to which the methods in the policies belong, such as shop.v1.Stock;
+    /// required for kitex
     #[arg(long, value_name = "SERVICE")]
     service: Option<String>,
 }

@@ -28,11 +28,11 @@ use crate::remote::session::Session;
 pub(crate) struct ToArgs {
     /// Target
     target: Target,
-    /// Read the rules from these manifests, not from the server; with --check: the deployed documents, for
-    /// the comparison
+    /// Manifests from which to read the rules instead of the server. With --check: files with the deployed
+    /// configuration
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-")]
     files: Vec<PathBuf>,
-    /// Generate documents from the server's rules and compare them with the deployed documents in -f
+    /// Translate the server's rules and compare the result with the deployed configuration in -f
     #[arg(long, requires = "files", conflicts_with = "accept")]
     check: bool,
     /// Use only rules for this callee; repeatable [default: all callees that rules name]
@@ -44,7 +44,7 @@ pub(crate) struct ToArgs {
     /// Cluster of the caller [default: default]
     #[arg(long, value_name = "CLUSTER", requires = "caller")]
     cluster: Option<String>,
-    /// Language of the caller, for grpc-service-config: only some have hedging
+    /// Language of the caller, for grpc-service-config: gRPC has hedging in some languages only
     #[arg(long)]
     language: Option<Language>,
     /// Pod label that contains the name of the caller, for istio

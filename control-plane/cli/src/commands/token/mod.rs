@@ -67,7 +67,8 @@ pub(crate) enum Role {
     Viewer,
     /// Viewer that also writes rules
     Editor,
-    /// Editor that also writes guards and kill switches, overrides limits, rolls back everything
+    /// Editor that also writes guards and kill switches, overrides the limit of attempts per request, and
+    /// rolls back all rules, guards and queues at once
     Operator,
     /// Operator that also creates and revokes tokens
     Admin,

@@ -55,11 +55,12 @@ struct RunArgs {
     /// Queue whose jobs the worker delivers; repeatable, at most 100 queues
     #[arg(long = "queue", value_name = "NAME", required = true)]
     queues: Vec<String>,
-    /// Callee and the URL of its gRPC endpoints: one endpoint for each address of the host. Repeat the option
-    /// for each callee; jobs for other callees are left to other workers
+    /// Callee and its gRPC URL; each address to which the URL's host resolves is an endpoint. Repeat the
+    /// option for each callee; jobs for other callees are left to other workers
     #[arg(long = "to", value_name = "CALLEE=URL", required = true)]
     callees: Vec<String>,
-    /// Name of this service in rules and queues [default: DAMPER_SERVICE, or the variables of OpenTelemetry]
+    /// Name of this service in rules and queues [default: DAMPER_SERVICE, else OTEL_SERVICE_NAME, else
+    /// service.name of OTEL_RESOURCE_ATTRIBUTES]
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
     /// Largest number of concurrent deliveries per queue, 1 to 1000
@@ -78,10 +79,10 @@ struct RunArgs {
     /// PEM file with the CA certificates that verify https endpoints of callees [default: the system's]
     #[arg(long, value_name = "FILE")]
     to_ca_file: Option<PathBuf>,
-    /// PEM file with the client certificate for callees
+    /// PEM file with the client certificate that is presented to callees
     #[arg(long, value_name = "FILE", requires = "to_key_file")]
     to_cert_file: Option<PathBuf>,
-    /// PEM file with the private key of the client certificate for callees
+    /// PEM file with the private key of the client certificate in --to-cert-file
     #[arg(long, value_name = "FILE", requires = "to_cert_file")]
     to_key_file: Option<PathBuf>,
     /// Admin address: /livez, /readyz and /metrics

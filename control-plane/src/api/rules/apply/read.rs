@@ -96,7 +96,7 @@ async fn whole<'r>(
                 }
             }
             Some(apply_rules_request::Kind::Header(_)) => {
-                reading.fault("the message must contain a change: only the first one contains a header");
+                reading.fault("each message after the first must contain a change; only the first message contains a header");
             }
             None => reading.fault("is required"),
         }
