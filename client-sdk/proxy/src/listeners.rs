@@ -44,7 +44,7 @@ pub enum StartError {
         faults: Faults,
     },
     /// The field cannot change while the proxy runs.
-    #[error("{path}: cannot change while the proxy runs; restart the proxy")]
+    #[error("{path}: a change takes effect only after a restart of the proxy")]
     Fixed {
         /// Path in the configuration.
         path: &'static str,

@@ -54,7 +54,7 @@ fn demo_shows_the_storm_the_cure_and_the_return_of_retries() {
     fates_add_up_to_the_calls_that_arrived(&report);
     assert!(printed.contains("no retry blocked"), "the last scene does not close with the return of retries");
     assert!(
-        printed.contains("fault switch: the demo service `stock` now fails all of the calls to it"),
+        printed.contains("fault switch: the demo's service `stock` now fails all of the calls to it"),
         "no word of the fault switch"
     );
 }

@@ -32,7 +32,7 @@ pub enum ClientIdentityError {
     NoService,
     /// A segment has more than one wildcard or `{service}`.
     #[error(
-        "each part of the template, between '/' (SPIFFE id) or '.' (DNS name), may have only one '*' or {{service}}"
+        "a part of the template (between '/' in a SPIFFE id, between '.' in a DNS name) may have one '*' or one {{service}}, not both"
     )]
     Ambiguous,
 }

@@ -24,7 +24,7 @@ codes! {
     // The control plane itself.
     STORE_STALE = "store_stale", Danger,
         "The control plane's store does not answer: rules stay as they are, and only kill switches can be changed.",
-        "Restore the store (etcd, or the disk of the embedded store). Until then services keep the rules that they have.";
+        "Repair the store (etcd, or the disk of the embedded store) so that it answers again. Until then services keep the rules that they have.";
     STORE_UNACCEPTED = "store_unaccepted", Danger,
         "The control plane's store was emptied, replaced or restored to an older state: replicas and clients keep the earlier rules, and only kill switches can be changed.",
         "Restore the previous store. Or write the earlier rules, which the replicas have in memory, into the new store with `damper store refill`. Or apply the rules of the new store with `damper store accept`.";
@@ -88,7 +88,7 @@ codes! {
         "A local override sets a process to off or observe mode, so the process does not enforce its rules in full.",
         "Remove the environment variable DAMPER_MODE or the override file of the process when it is no longer needed.";
     NOT_LIVE = "not_live", Warning,
-        "A process is connected to the control plane, but has not applied its rules: it uses those saved on its disk, or none.",
+        "A process is connected to the control plane, but has not applied the current rules: it uses older ones from its disk, or none.",
         "If this lasts, list the rules that the process rejects (`damper clients --lagging`), and read the log of the process.";
     SERVER_LAYER_MISSING = "server_layer_missing", Warning,
         "A called service does not use the server layer of Damper's SDK, so its own retries multiply with those of its callers.",
@@ -138,10 +138,10 @@ codes! {
         "Calls of a route fail, and no rule applies to the route.",
         "Try a rule in observe mode, which sends no retries: `damper rules init` proposes one.";
     CALLEE_MISSPELT = "callee_misspelt", Warning,
-        "A caller uses the name of a callee under which no process is connected, but another service serves exactly the called methods.",
+        "A caller names a callee of which no process is connected, while a service with another name serves exactly the called methods.",
         "In the code of the caller, change the name in `client_layer` to that of the other service. Until then the rules and guards of the other service do not apply to these calls.";
     CALLEE_UNKNOWN = "callee_unknown", Hint,
-        "No process of a callee is connected: retries by the callee multiply with those of its callers, and no retry limit protects the callee.",
+        "No process of a callee is connected to the control plane: retries by the callee multiply with those of its callers, and the callee does not limit the retries that it accepts.",
         "If the callee is yours, add Damper's SDK to it. Check that the caller and the callee use the same service name.";
 
     // Rules in the fleet.
@@ -155,7 +155,7 @@ codes! {
         "A stored rule sets retry_breaker.mode to `adaptive`, which no longer exists; the rule uses the mode `credit` instead.",
         "Read about the mode `credit` in docs/policy.md. Then write the rule again (`damper rules put`) with the mode `credit` or `ratio`.";
     SMALL_CALLERS_UNLIMITED = "small_callers_unlimited", Hint,
-        "Many processes that each send few calls retry the same callee: in an outage each process sends a few retries before its own limit stops it, and nothing limits the sum of these retries.",
+        "Many processes retry the same callee, and each of them sends few calls: in an outage each process sends a few retries before its own limit stops it, and nothing limits the sum of these retries.",
         "Create a guard for the callee that sets ceiling.repeat_limit in observe mode. Check how many retries it would reject, then enforce it.";
 
     // Queues.
@@ -175,7 +175,7 @@ codes! {
         "The number of stored jobs does not match the jobs that were submitted and deleted: jobs were lost, or something other than the server changed the job store.",
         "Check whether the job store (file or tables) was changed or restored while the server ran. If not, keep a copy of the job store and report a bug.";
     QUEUE_WITHOUT_POLICY = "queue_without_policy", Danger,
-        "Jobs are stored for a queue that no longer exists: they are neither delivered nor expired.",
+        "Jobs are stored for a queue that no longer exists: they are not delivered and do not expire.",
         "Create the queue again (`damper apply`), or cancel its jobs with `damper jobs cancel`.";
     QUEUE_LATE = "queue_late", Warning,
         "Jobs of a queue are delivered more than 5 minutes after they are due, although the callee works and the queue is not paused.",

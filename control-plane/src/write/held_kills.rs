@@ -1,5 +1,5 @@
 //! Kills while the store is unavailable or too slow: set and ended in memory, sent to clients and peers, and
-//! written once the store is available again.
+//! written when the store is available again.
 
 #[cfg(test)]
 mod tests;

@@ -60,7 +60,8 @@ struct RunArgs {
     /// Configuration, a YAML file
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Allow unencrypted listeners, admin port and address of the local service that are not on loopback
+    /// Allow addresses that are not on loopback for unencrypted listeners, the admin port and the local
+    /// service
     #[arg(long)]
     insecure_allow_remote: bool,
 }

@@ -20,7 +20,7 @@ pub(crate) struct RollbackArgs {
     #[arg(num_args = 4, value_names = ["CALLER", "CLUSTER", "CALLEE", "METHOD"],
           required_unless_present_any = ["all", "queue"], conflicts_with_all = ["all", "queue"])]
     key: Vec<String>,
-    /// Roll back the guard with this key instead of the rule
+    /// Roll back a guard: the four values are the key of a guard, not of a rule
     #[arg(long, conflicts_with_all = ["all", "queue"])]
     guard: bool,
     /// Roll back the queue with this name

@@ -60,13 +60,13 @@ pub(crate) struct ServeArgs {
     /// [env: DAMPER_METRICS_LISTEN] [default: none]
     #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
     metrics_listen: Option<SocketAddr>,
-    /// Time for which the history keeps a change, at least 24h; the newest 1,000 changes are kept even if
-    /// older. If the history exceeds 32 MiB, its oldest changes are removed earlier
+    /// Time for which the history keeps a change (minimum 24h). The newest 1,000 changes are kept even if
+    /// older. Above 32 MiB the oldest changes are removed earlier, even among these 1,000
     /// [env: DAMPER_HISTORY_RETENTION] [default: 30d]
     #[arg(long, value_name = "TIME")]
     history_retention: Option<Retention>,
-    /// Most attempts that one request may cause at the last service of a call chain, 1 to 1000; three hops
-    /// with three attempts each make 27. A rule change that allows more requires --force
+    /// Maximum number of attempts that one request may cause at the last service of a call chain, 1 to 1000;
+    /// three hops with three attempts each make 27. A rule change that allows more requires --force
     /// [env: DAMPER_MAX_AMPLIFICATION] [default: 16]
     #[arg(long, value_name = "N")]
     max_amplification: Option<Amplification>,

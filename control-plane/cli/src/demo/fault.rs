@@ -138,7 +138,7 @@ pub(super) async fn set_in_running_demo(control: SocketAddr, share: Share) -> an
         .await
         .with_context(|| format!("the server on {control} is not a running `damper demo`; set --control to the address that the demo shows"))?;
     let previous = Share { bp: answer.into_inner().previous_bp };
-    println!("the demo service `stock` now fails {share} of the calls to it (before: {previous})");
+    println!("the demo's service `stock` now fails {share} of the calls to it (before: {previous})");
     Ok(())
 }
 

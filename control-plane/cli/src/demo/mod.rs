@@ -94,7 +94,7 @@ struct RunArgs {
     /// Run no scenario: start healthy services with rules of Damper, for your own experiments
     #[arg(long, conflicts_with_all = ["report", "observe", "phase_seconds"])]
     playground: bool,
-    /// Add a phase before the first outage, in which the rules only observe and retry nothing; the demo then
+    /// Before the first outage, add a phase in which the rules only observe and retry nothing; the demo then
     /// predicts the effect of enforcing them
     #[arg(long)]
     observe: bool,

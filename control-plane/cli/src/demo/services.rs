@@ -127,5 +127,5 @@ impl Stock {
 }
 
 fn down() -> Status {
-    Status::unavailable("this call to the service stock fails because the demo's fault switch is on")
+    Status::unavailable("this call to the service `stock` fails because the demo's fault switch is on")
 }

@@ -64,7 +64,7 @@ impl Announcer {
     }
 
     pub(super) fn fault(&self, share: Share) {
-        self.text(format!("  fault switch: the demo service `stock` now fails {share} of the calls to it"));
+        self.text(format!("  fault switch: the demo's service `stock` now fails {share} of the calls to it"));
     }
 
     fn tell(&self, line: Line) {

@@ -15,8 +15,8 @@ use crate::remote::client::Client;
 pub(crate) struct SetArgs {
     #[command(flatten)]
     files: FileArgs,
-    /// Owner of the rules, guards and queues whose manifests name no owner. Without --take-over, a command
-    /// that would change rules, guards or queues of another owner is refused
+    /// Default owner, for manifests that name none. Without --take-over, a command that would change rules,
+    /// guards or queues of another owner is refused
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
     /// Also delete the rules, guards and queues of --owner that are not in the manifests

@@ -29,8 +29,8 @@ pub(crate) struct WriteArgs {
     /// Author of the change, recorded in the history [default: the system's user@host]
     #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     pub(crate) author: Option<String>,
-    /// Idempotency key: a second command with the same key within 24 h changes nothing and returns the first
-    /// result
+    /// Idempotency key: the same command, repeated with this key within 24 h, changes nothing and returns the
+    /// first result
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
     #[command(flatten)]

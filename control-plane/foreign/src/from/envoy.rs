@@ -142,7 +142,7 @@ fn route(route: &Route, common: Option<&Retries>, path: &str, reader: &mut Reade
     let Some(cluster) = &action.cluster else {
         return reader.fault(
             &at,
-            "the Envoy route names no Envoy cluster, from which the rule takes the name of its callee",
+            "the Envoy route names no Envoy cluster; the rule needs the cluster's name as its callee",
         );
     };
     let mut findings = Vec::new();

@@ -68,7 +68,7 @@ pub(super) fn read(value: Value, path: &str, reader: &mut Reader<'_>) {
             ("*", _) => "*".to_owned(),
             (name, Some(service)) => format!("{service}/{name}"),
             (_, None) => {
-                reader.fault(&path, "a policy of Kitex does not name the method's service; add --service");
+                reader.fault(&path, "a Kitex policy names a method without its gRPC service; add --service");
                 continue;
             }
         };

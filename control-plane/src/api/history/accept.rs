@@ -40,7 +40,7 @@ pub(crate) async fn accept(
         && let Some(replica) = table.unaccepted.as_ref().and_then(|found| found.known_by.as_ref())
     {
         return Err(ApiError::Unmet(format!(
-            "this replica has no earlier entries with which it could refill the store; send the request to replica {replica}"
+            "this replica does not have the earlier contents of the store, so it cannot refill the store; send the request to replica {replica}"
         )));
     }
     if found != (request.found_epoch.clone(), request.found_revision) {

@@ -28,7 +28,7 @@ pub(crate) enum AccessDenied {
     SessionOver,
     #[error("the token or the session was revoked or has expired: use a new token, or sign in again")]
     Ended,
-    #[error("the call requires the role {role}; {who}", role = .needed.name())]
+    #[error("this request requires the role {role}; {who}", role = .needed.name())]
     Role { needed: Role, who: String },
     #[error("only replicas of the control plane may call this method, and the caller is not one; {who}")]
     ReplicasOnly { who: String },

@@ -48,7 +48,7 @@ pub(crate) enum ApiError {
     #[error("{}", owned(.0))]
     Owned(v1::Conflicts),
     /// The planner of a proposal rejects these entries; its sender translates them.
-    #[error("this request is not allowed to change {count} of its entries", count = .0.len())]
+    #[error("the caller may not change {count} of the entries in this request", count = .0.len())]
     PlannerRejected(Vec<(String, Option<Entry>)>),
     /// The store is not at the expected revision.
     #[error(

@@ -107,7 +107,7 @@ pub enum ProposeError {
         head: u64,
     },
     /// The proposal's planner rejected some entries; nothing was written.
-    #[error("this request is not allowed to change {count} of its entries", count = .entries.len())]
+    #[error("the caller may not change {count} of the entries in this request", count = .entries.len())]
     PlannerRejected {
         /// These entries, as they are.
         entries: Vec<(String, Option<Entry>)>,

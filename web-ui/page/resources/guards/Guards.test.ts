@@ -86,7 +86,7 @@ test.each([[true, { repeatLimit: { ratio: 0.2 } }], [false, {}]])("only a guard 
   await user.type(field, "2");
   const section = (await reviewed(user)).getByRole("region", { name: "What would happen" });
   expect(await within(section).findByText(/No affected call was made in the last minute/)).toBeTruthy();
-  expect(section.textContent.includes("The prediction does not include the retry limits of called services.")).toBe(isShown);
+  expect(section.textContent.includes("The prediction ignores the retry limits in the guards of called services.")).toBe(isShown);
 });
 
 test("what is written names the revision that was edited, and keeps the owner and all else", async () => {

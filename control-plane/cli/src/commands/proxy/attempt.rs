@@ -38,11 +38,11 @@ pub(super) struct TryArgs {
     /// Name of the service; default: DAMPER_SERVICE
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
-    /// Address of a callee as the started command dials it, then the callee's real address; the first label
-    /// of the dialled host is the callee's name. Repeatable
+    /// Address that your command dials for a callee, then the callee's real address; the first label of the
+    /// dialled host is the callee's name. Repeatable
     #[arg(long = "callee", value_name = "HOST:PORT=HOST:PORT", value_parser = pair)]
     callees: Vec<(String, String)>,
-    /// Address that callers dial, then the address on which the started command listens
+    /// Address that callers dial, then the address on which your command listens
     #[arg(long, value_name = "ADDRESS:PORT=ADDRESS:PORT", value_parser = pair)]
     inbound: Option<(String, String)>,
     /// The command, after `--`

@@ -44,8 +44,8 @@ pub(super) struct ManifestArgs {
     /// Port on which the service serves gRPC; default: the only port of the container
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Address of a called service, exactly as the workload dials it; an entry in the pod's hosts file
-    /// directs these calls to the proxy. Repeatable
+    /// Address of a called service, exactly as the workload dials it; the printed patch adds an entry to the
+    /// pod's hosts file that directs these calls to the proxy. Repeatable
     #[arg(long = "callee", value_name = "HOST:PORT")]
     callees: Vec<String>,
     /// Image of the proxy

@@ -17,8 +17,8 @@ pub(crate) struct DeleteArgs {
     /// Delete the queue only if it is still at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
-    /// Also delete all jobs of the queue, whether they have ended or not; deletes jobs that a deleted queue
-    /// has left behind, too. Requires the role operator
+    /// Also delete all jobs of the queue, whether they have ended or not, even if the queue itself is already
+    /// deleted. Requires the role operator
     #[arg(long)]
     purge: bool,
     #[command(flatten)]

@@ -28,11 +28,11 @@ use crate::remote::session::Session;
 pub(crate) struct ToArgs {
     /// Target
     target: Target,
-    /// Manifests from which to read the rules instead of the server. With --check: files with the deployed
-    /// configuration
+    /// Read the rules from these manifests, not from the server. With --check: deployed configuration files
+    /// to compare with the server's rules
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-")]
     files: Vec<PathBuf>,
-    /// Translate the server's rules and compare the result with the deployed configuration in -f
+    /// Translate the server's rules and compare the result with the deployed configuration files in -f
     #[arg(long, requires = "files", conflicts_with = "accept")]
     check: bool,
     /// Use only rules for this callee; repeatable [default: all callees that rules name]

@@ -33,7 +33,7 @@ pub(crate) struct SimulateArgs {
     /// Random seed of the simulation [default: the scenario's]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Write an SVG chart of successful requests and attempts over time to this file
+    /// Write an SVG chart of attempts and of successful requests over time to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print the speed of the simulation

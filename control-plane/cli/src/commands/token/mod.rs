@@ -43,7 +43,7 @@ struct ChangeArgs {
     /// Author of the change, recorded in the history [default: the system's user@host]
     #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     author: Option<String>,
-    /// Idempotency key: a second command with the same key within 24 h changes nothing
+    /// Idempotency key: the same command, repeated with this key within 24 h, changes nothing
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
 }
@@ -72,7 +72,7 @@ pub(crate) enum Role {
     Operator,
     /// Operator that also creates and revokes tokens
     Admin,
-    /// Receives rules and reports, for SDKs
+    /// For SDKs and proxies: receives rules and sends reports
     Agent,
 }
 

@@ -95,7 +95,7 @@ struct RunArgs {
 
 #[derive(Args, Debug)]
 struct AdminArgs {
-    /// Admin address of the worker
+    /// Admin address of the running worker, to which this command connects
     #[arg(long, value_name = "ADDRESS:PORT", default_value = ADMIN)]
     admin: SocketAddr,
 }
