@@ -47,9 +47,13 @@ pub(super) struct StateFile {
 pub(super) enum Error {
     #[error("the file with the rules saved by this service cannot be read: {0}")]
     Io(#[from] io::Error),
-    #[error("the file with the rules saved by this service is damaged and not used: {0}")]
+    #[error(
+        "the file with the rules saved by this service is damaged and not used; the next rules from the control plane replace it: {0}"
+    )]
     Damaged(&'static str),
-    #[error("the file with the rules saved by this service is damaged and not used: {0}")]
+    #[error(
+        "the file with the rules saved by this service is damaged and not used; the next rules from the control plane replace it: {0}"
+    )]
     Undecodable(#[from] prost::DecodeError),
     #[error(
         "the file with the rules saved by this service has format {0}; this SDK version reads formats \

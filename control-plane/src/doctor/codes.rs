@@ -48,7 +48,7 @@ codes! {
         "Run `damper export` regularly, for example from cron, and keep its file on another machine. Ignore this if the store itself is backed up.";
     TOKEN_ENDS = "token_ends", Warning,
         "An access token expires within 14 days, or has expired; a service with an expired token keeps its present rules and receives no changes.",
-        "Create a new token (`damper token create NAME --role ROLE --ttl TIME --file FILE --replace`), deploy it, then revoke the old one (`damper token revoke`).";
+        "Create a second token (`damper token create NAME --role ROLE --ttl TIME --file NEW_FILE`); the old one remains valid. Deploy the new token, then revoke the old one (`damper token revoke`).";
     CLOCKS_DIFFER = "clocks_differ", Warning,
         "The clocks of two replicas of the control plane differ by more than 2 s: kill switches and tokens expire at different times on them.",
         "Synchronise the clocks of both machines with NTP or chrony.";

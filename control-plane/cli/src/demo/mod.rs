@@ -94,8 +94,8 @@ struct RunArgs {
     /// Run no scenario: start healthy services with rules of Damper, for your own experiments
     #[arg(long, conflicts_with_all = ["report", "observe", "phase_seconds"])]
     playground: bool,
-    /// Before the first outage, add a phase in which the rules only observe and retry nothing; the demo then
-    /// predicts the effect of enforcing them
+    /// Add a phase to the demo, before its first outage phase: the rules only observe and retry nothing,
+    /// and the demo predicts the effect of enforcing them
     #[arg(long)]
     observe: bool,
     /// Shortest length of a phase of the scenario; phases in which the retry breaker opens and recovers take

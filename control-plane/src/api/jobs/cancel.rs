@@ -24,7 +24,7 @@ pub(crate) async fn cancel(
         Cancellation::Cancelled => Ok(v1::CancelJobResponse { cancelled: true }),
         Cancellation::NotFound => Ok(v1::CancelJobResponse { cancelled: false }),
         Cancellation::TooLate => Err(ApiError::Unmet(format!(
-            "job {id} cannot be cancelled: it has already been delivered to a worker, or has ended"
+            "job {id} cannot be cancelled by a submitter: it was delivered at least once, or has ended; an operator can end a waiting job with `damper jobs cancel`"
         ))),
     }
 }

@@ -73,7 +73,7 @@ impl Member {
             () = self.follow_members() => {}
         }
         if let Err(failure) = self.leave().await {
-            tracing::debug!(error = %failure.unavailable(), "cannot remove this replica from the list of replicas in etcd");
+            tracing::debug!(error = %failure.unavailable(), "cannot remove this replica from the list of replicas in etcd; its entry expires within seconds");
         }
     }
 

@@ -214,7 +214,7 @@ test("every fate is there with its rate, its total and what it means", async () 
   shown({}, undefined, { routes: [route("orders", { fates, blockedRetries })] });
   const table = within(await screen.findByRole("table", { name: "" }));
   const row = (name: RegExp) => table.getByRole("rowheader", { name }).closest("tr")?.textContent;
-  expect(row(/retry breaker/)).toMatch(/3\.0.*30\.0 %.*1,234.*no credit was left for a retry.*The services that call the caller do not retry/s);
+  expect(row(/retry breaker/)).toMatch(/3\.0.*30\.0 %.*1,234.*no credit was left for a retry.*the services that call the caller do not retry it/s);
   expect(row(/would retry/)).toMatch(/–.*–.*5.*Observe mode/s);
   expect(screen.queryByText(/pushback/)).toBeNull();
   expect(await screen.findByText("Blocked retries: 100 % of failed calls (no credit).")).toBeTruthy();

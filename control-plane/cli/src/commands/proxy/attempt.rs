@@ -35,7 +35,7 @@ const END_WITHIN: Duration = Duration::from_secs(10);
     Go and Java ignore it for calls to localhost and 127.0.0.1: dial another name."
 )]
 pub(super) struct TryArgs {
-    /// Name of the service; default: DAMPER_SERVICE
+    /// Name of the service that your command runs [default: the environment variable DAMPER_SERVICE]
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
     /// Address that your command dials for a callee, then the callee's real address; the first label of the
