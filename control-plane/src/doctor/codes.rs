@@ -33,7 +33,7 @@ codes! {
         "Free space or enlarge the volume. If the store is etcd, compact and defragment it or raise its quota, then disarm its NOSPACE alarm.";
     CLIENT_HELD = "client_held", Danger,
         "Connected services run rules that the control plane's store does not contain: the services keep these rules and receive only kill switches.",
-        "If the store was emptied or restored from a backup, correct the rules in the store and run `damper store accept`: the services then receive them. Otherwise compare the revisions of the services (`damper clients`) and of the store (`damper store status`): if the services have a higher revision, the store lost changes; write these again, then run `damper store accept`.";
+        "Find out what the store lacks: it may have been emptied, restored from a backup, or replaced (compare the revisions of `damper clients` and `damper store status`). Write the missing rules again, then run `damper store accept`: the services receive the rules of the store.";
     REPLICA_UNREACHABLE = "replica_unreachable", Warning,
         "Another replica of the control plane is unreachable: the statistics shown here omit the services that are connected to it.",
         "Read the cause in `damper replicas`. A stopped replica leaves the list after 10 s; a running one is reconnected automatically.";

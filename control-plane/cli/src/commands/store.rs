@@ -28,13 +28,13 @@ pub(crate) struct StatusArgs {}
 /// Arguments of `damper store accept` and `damper store refill`.
 #[derive(Args, Debug)]
 pub(crate) struct DecisionArgs {
-    /// Reason for accepting or refilling the store, recorded in the history
+    /// Why you accept the store as it is, or refill it; recorded in the history
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// Let the server check the command, but change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Name of the person who accepts or refills the store, recorded in the history [default: the system's
+    /// Name of the person who gives the command, recorded in the history [default: the system's
     /// user@host]
     #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     author: Option<String>,

@@ -20,7 +20,7 @@ pub(crate) async fn get(writes: &Writes, request: v1::GetObjectRequest) -> Resul
         HistorySubject::Token(id) => return token(writes, &table, &id, revision).await,
         HistorySubject::Jobs(queue) => {
             return Err(ApiError::NotFound(format!(
-                "the history has only the actions on jobs of queue {queue}, not the jobs' earlier states"
+                "earlier states of the jobs of queue {queue} cannot be shown: the history records only the actions on jobs"
             )));
         }
     };

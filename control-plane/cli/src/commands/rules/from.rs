@@ -25,10 +25,11 @@ pub(crate) struct FromArgs {
     source: Source,
     #[command(flatten)]
     files: FileArgs,
-    /// Calling service to which the rules apply, for grpc-service-config and kitex [default: *]
+    /// Calling service that the written rules get in their keys, for grpc-service-config and kitex
+    /// [default: *]
     #[arg(long, value_name = "SERVICE")]
     caller: Option<String>,
-    /// Callee of the rules, required for grpc-service-config and kitex
+    /// Called service that the written rules get in their keys; required for grpc-service-config and kitex
     #[arg(long, value_name = "SERVICE")]
     callee: Option<String>,
     /// Pod label that contains the name of the caller, for istio
