@@ -161,10 +161,10 @@ codes! {
     // Queues.
     JOB_STORE_AWAY = "job_store_away", Danger,
         "The job store of the queues does not respond: no job is accepted or delivered, and results of jobs cannot be stored yet.",
-        "Restore the job store. Until then workers continue the jobs that they already have.";
+        "Repair the job store so that it responds again. Until then workers continue the jobs that they already have.";
     JOB_STORE_FULL = "job_store_full", Danger,
         "The job store has no room: its disk is full, or the database has too little space, memory or connections. New jobs are rejected, and stored jobs are still delivered.",
-        "The log of the server names the reason. Free space on the disk or enlarge the volume, or raise the limit of the database. To delete the jobs that were given up, run `damper jobs purge`.";
+        "The log of the server names the reason. Free space on the disk or enlarge the volume, or raise the limit of the database. To delete the jobs that were given up, run `damper jobs purge QUEUE --state dead`.";
     JOB_STORE_OLD_TRANSACTION = "job_store_old_transaction", Warning,
         "A transaction in the database of the jobs has been open for more than 5 minutes: the space of deleted and changed rows cannot be freed, and the queues become slow.",
         "Find the transaction in `pg_stat_activity` or `pg_prepared_xacts` and end it. Keep the jobs in a database that no other application uses.";
@@ -188,7 +188,7 @@ codes! {
         "Start a worker, and check that the name of the worker's service is in the list `workers` of the queue.";
     QUEUE_DEAD = "queue_dead", Warning,
         "Jobs of a queue were given up after their attempts failed; they are kept as dead jobs.",
-        "Read the reasons with `damper jobs list QUEUE --state dead`. After the cause is fixed, deliver the jobs again with `damper jobs replay`. To delete them instead, run `damper jobs purge`.";
+        "Read the reasons with `damper jobs list QUEUE --state dead`. After the cause is fixed, deliver the jobs again with `damper jobs replay`. To delete them instead, run `damper jobs purge QUEUE --state dead`.";
     QUEUE_NEARLY_FULL = "queue_nearly_full", Warning,
         "A queue has used more than 80 % of its quota (max_jobs or max_bytes); a full queue rejects new jobs.",
         "Find out why the jobs are not delivered, or raise the quota of the queue.";

@@ -91,11 +91,15 @@ impl ListenerConfig {
         let tls = match (certificate, key) {
             (Some(certificate), Some(key)) => Some(TlsConfig::new(certificate, key)),
             (None, None) => {
-                let needless = client_ca.is_some() || shown == Some(Shown::Required);
-                if needless {
-                    layers.fault(
-                        "tls_client_ca: client certificates require TLS; set tls_cert and tls_key too",
-                    );
+                let needless = match (&client_ca, shown) {
+                    (Some(_), _) => Some("tls_client_ca"),
+                    (None, Some(Shown::Required)) => Some("tls_client_certs"),
+                    (None, _) => None,
+                };
+                if let Some(setting) = needless {
+                    layers.fault(format!(
+                        "{setting}: client certificates require TLS; set tls_cert and tls_key too"
+                    ));
                 }
                 None
             }
@@ -185,7 +189,8 @@ mod tests {
         for (env, problem) in [
             (&[("DAMPER_TLS_CERT", "/c.pem")][..], "tls_key: required, because tls_cert is set"),
             (&[("DAMPER_TLS_KEY_PEM", "k")], "tls_cert: required, because tls_key is set"),
-            (&[("DAMPER_TLS_CLIENT_CA", "/ca.pem")], "client certificates require TLS"),
+            (&[("DAMPER_TLS_CLIENT_CA", "/ca.pem")], "tls_client_ca: client certificates require TLS"),
+            (&[("DAMPER_TLS_CLIENT_CERTS", "required")], "tls_client_certs: client certificates require TLS"),
             (
                 &[("DAMPER_TLS_CERT", "c"), ("DAMPER_TLS_KEY", "k"), ("DAMPER_TLS_CLIENT_CERTS", "required")],
                 "but tls_client_ca (the CA",

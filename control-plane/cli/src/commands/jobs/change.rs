@@ -35,7 +35,7 @@ pub(crate) struct ChangeArgs {
 /// Arguments of `damper jobs replay`.
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
-    /// Rate at which the selected jobs are delivered, 0.1 to 10000 per second [default: 10]
+    /// Maximum rate at which the selected jobs are delivered, 0.1 to 10000 per second [default: 10]
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
     #[command(flatten)]

@@ -61,8 +61,9 @@ impl Callees {
             let last = u8::try_from(hosts.len()).ok().filter(|last| usize::from(*last) < MAX_HOSTS);
             let known = hosts.get(host).copied();
             let address = known.or_else(|| Some(Ipv4Addr::from_bits(FIRST.to_bits() + u32::from(last?))));
-            let address =
-                address.ok_or_else(|| fault(&format!("too many hosts: at most {MAX_HOSTS} are allowed")))?;
+            let address = address.ok_or_else(|| {
+                fault(&format!("too many callees: at most {MAX_HOSTS} different hosts are allowed"))
+            })?;
             hosts.insert(host.to_owned(), address);
             let listener = json!({
                 "callee": name,

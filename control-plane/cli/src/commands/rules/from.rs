@@ -18,6 +18,8 @@ use crate::remote::session::Session;
 
 /// Arguments of `damper rules from`.
 #[derive(Args, Debug)]
+#[command(mut_arg("files", |files| files.help("Configuration file of the source, folder of them (*.yaml, *.yml, *.json, \
+    including subfolders) or - for standard input; repeatable")))]
 #[command(after_help = "The manifests are what apply reads; findings go to stderr:\n  \
     damper rules from istio -f live/ > rules.yaml")]
 pub(crate) struct FromArgs {
@@ -25,11 +27,10 @@ pub(crate) struct FromArgs {
     source: Source,
     #[command(flatten)]
     files: FileArgs,
-    /// Calling service that the written rules get in their keys, for grpc-service-config and kitex
-    /// [default: *]
+    /// Name of the caller in the generated rules, for grpc-service-config and kitex [default: *]
     #[arg(long, value_name = "SERVICE")]
     caller: Option<String>,
-    /// Called service that the written rules get in their keys; required for grpc-service-config and kitex
+    /// Name of the callee in the generated rules; required for grpc-service-config and kitex
     #[arg(long, value_name = "SERVICE")]
     callee: Option<String>,
     /// Pod label that contains the name of the caller, for istio
