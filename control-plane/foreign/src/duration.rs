@@ -11,6 +11,16 @@ pub(crate) fn seconds(duration: Duration) -> String {
     format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
+/// Returns hours, minutes, seconds and milliseconds, as `1h30m` (GEP-2257), each without those that are 0.
+pub(crate) fn units(duration: Duration) -> String {
+    let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
+    let parts =
+        [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s"), (u64::from(millis), "ms")];
+    let parts = parts.iter().filter(|(number, _)| *number > 0);
+    let text: String = parts.map(|(number, unit)| format!("{number}{unit}")).collect();
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
 /// Returns whole milliseconds; `None` if the duration has a fraction of one.
 pub(crate) fn whole_millis(duration: Duration) -> Option<u64> {
     let micros = duration.as_micros();
@@ -78,6 +88,15 @@ mod tests {
         }
         assert_eq!(seconds(Duration::from_millis(25)), "0.025s");
         assert_eq!(seconds(Duration::from_secs(10)), "10s");
+    }
+
+    #[test]
+    fn units_are_read_back() {
+        for millis in [0, 1, 999, 1000, 60_000, 3_600_000, 5_400_007, 86_400_000] {
+            let duration = Duration::from_millis(millis);
+            assert_eq!(parse(&units(duration)), Ok(duration));
+        }
+        assert_eq!(units(Duration::from_millis(5_400_007)), "1h30m7ms");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! From Kitex: the retry policies of a client by method.
 //!
-//! Kitex's failure retry retries time-outs alone, so its rule has DEADLINE_EXCEEDED.
+//! Kitex's failure retry retries time-outs alone, so its rule has DEADLINE_EXCEEDED. A missing number of
+//! retries is 0: Kitex's defaults apply to policies that code makes. A disabled policy counts as none: its
+//! calls have the policy of `*`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +41,7 @@ struct Backup {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Stop {
-    max_retry_times: Option<u32>,
+    max_retry_times: u32,
     max_duration_ms: u32,
     disable_chain_stop: bool,
 }
@@ -61,6 +63,10 @@ pub(super) fn read(value: Value, path: &str, reader: &mut Reader<'_>) {
     let Some(callee) = &options.callee else {
         return reader.fault(path, "a policy of Kitex does not name its callee; add --callee");
     };
+    let enabled = |value: &Value| value.get("enable").and_then(Value::as_bool) == Some(true);
+    let all = policies.get("*").is_some_and(enabled);
+    let disabled: Vec<String> =
+        policies.iter().filter(|(_, value)| !enabled(value)).map(|(name, _)| name.clone()).collect();
     for (name, value) in policies {
         let path = join(path, &name);
         let Some(read) = reader.shape::<Policy>(value, &path) else { continue };
@@ -72,7 +78,14 @@ pub(super) fn read(value: Value, path: &str, reader: &mut Reader<'_>) {
                 continue;
             }
         };
+        if all && !read.enable {
+            continue;
+        }
         let mut findings = Vec::new();
+        if name == "*" && all {
+            let message = |name| format!("{name} is disabled, so Kitex gives its calls this policy");
+            findings.extend(disabled.iter().map(|name| finding(&path, message(name))));
+        }
         let policy =
             if read.enable { policy(&read, &path, reader, &mut findings) } else { Some(Default::default()) };
         if let Some(policy) = policy {
@@ -91,10 +104,13 @@ fn policy(
         (0, Some(failure), _) => {
             let path = join(path, "failure_policy");
             let stop = &failure.stop_policy;
+            if stop.max_retry_times == 0 {
+                return Some(Default::default());
+            }
             stop_findings(stop, &path, findings);
             findings.push(finding(&path, "Kitex retries time-outs only, unless its code does more"));
             let retry = v1::Retry {
-                max_attempts: Some(stop.max_retry_times.unwrap_or(2).saturating_add(1)),
+                max_attempts: Some(stop.max_retry_times.saturating_add(1)),
                 max_duration: Some(millis(stop.max_duration_ms)).filter(|limit| *limit != millis(0)),
                 codes: Some(allow([Code::DeadlineExceeded])),
                 backoff: Some(backoff(failure.backoff_policy.as_ref(), &path, reader)?),
@@ -104,12 +120,15 @@ fn policy(
         }
         (1, _, Some(backup)) => {
             let path = join(path, "backup_policy");
+            if backup.stop_policy.max_retry_times == 0 {
+                return Some(Default::default());
+            }
             stop_findings(&backup.stop_policy, &path, findings);
             findings.push(finding(&path, "the first attempt that finishes wins in Kitex, even if it failed"));
             let fixed = v1::hedge_delay::Kind::Fixed(millis(backup.retry_delay_ms));
             let hedge = v1::Hedge {
                 delay: Some(v1::HedgeDelay { kind: Some(fixed) }),
-                max_hedges: Some(backup.stop_policy.max_retry_times.unwrap_or(1)),
+                max_hedges: Some(backup.stop_policy.max_retry_times),
             };
             Some(v1::Policy { hedge: Some(hedge), ..Default::default() })
         }
@@ -122,9 +141,6 @@ fn policy(
 
 fn stop_findings(stop: &Stop, path: &str, findings: &mut Vec<Finding>) {
     findings.push(finding(path, "Kitex's breaker counts failed calls of the method; the rule has its own"));
-    if stop.max_retry_times.is_none() {
-        findings.push(finding(&join(path, "stop_policy.max_retry_times"), "unsaid: Kitex's default"));
-    }
     if stop.disable_chain_stop {
         findings
             .push(finding(&join(path, "stop_policy.disable_chain_stop"), "retries multiply along the chain"));

@@ -101,14 +101,32 @@ fn missing_throttling_of_grpc_is_found() {
 
 #[test]
 fn retries_of_kitex_are_of_time_outs_alone() {
-    let text =
-        "M: { enable: true, type: 0, failure_policy: { stop_policy: { disable_chain_stop: true } } }\n";
-    let found = one(Source::Kitex, text);
+    let stop = "max_retry_times: 2, disable_chain_stop: true";
+    let failure = format!("failure_policy: {{ stop_policy: {{ {stop} }} }}");
+    let found = one(Source::Kitex, &format!("M: {{ enable: true, type: 0, {failure} }}\n"));
     assert_eq!(codes(&found), [Code::DeadlineExceeded]);
     assert!(has(&found, "M.failure_policy", "Kitex retries time-outs only"), "{found:?}");
     let stop = "M.failure_policy.stop_policy";
-    assert!(has(&found, &format!("{stop}.max_retry_times"), "unsaid: Kitex's default"), "{found:?}");
     assert!(has(&found, &format!("{stop}.disable_chain_stop"), "retries multiply"), "{found:?}");
+}
+
+#[test]
+fn kitex_retries_nothing_without_a_number() {
+    for policy in ["type: 0, failure_policy: {}", "type: 1, backup_policy: { retry_delay_ms: 5 }"] {
+        let found = one(Source::Kitex, &format!("M: {{ enable: true, {policy} }}\n"));
+        let read = convert::policy(found.rule.policy.as_ref().unwrap()).unwrap();
+        assert!(read.retry.is_none() && read.hedge.is_none(), "{found:?}");
+    }
+}
+
+#[test]
+fn disabled_policy_of_kitex_leaves_its_calls_to_all() {
+    let failure = "enable: true, type: 0, failure_policy: { stop_policy: { max_retry_times: 3 } }";
+    let found = one(Source::Kitex, &format!("M: {{ enable: false }}\n'*': {{ {failure} }}\n"));
+    assert_eq!(found.rule.key.as_ref().unwrap().callee_method, "*");
+    assert!(has(&found, "*", "M is disabled, so Kitex gives its calls this policy"), "{found:?}");
+    let alone = one(Source::Kitex, "M: { enable: false }\n");
+    assert_eq!((policy(&alone).retry, alone.findings.len()), (None, 0));
 }
 
 #[test]

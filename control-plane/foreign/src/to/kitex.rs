@@ -2,7 +2,8 @@
 //!
 //! Kitex's failure retry retries time-outs alone. A rule with UNAVAILABLE would become a retry of exactly
 //! what it does not name, so a rule is written only if its codes have DEADLINE_EXCEEDED. `max_duration_ms`
-//! ends no call; it stops further retries.
+//! ends no call; it stops further retries. A method whose policy is disabled has that of `*`, so a rule
+//! without retries is written as a policy of no retries.
 
 use damper_core::{Backoff, Code, HedgeDelay, Jitter, MethodPart, Policy, Retry, Waits};
 use damper_proto::v1;
@@ -110,12 +111,15 @@ fn hedge(
     stop: impl Fn(u32, Option<Duration>) -> Value,
     mut expressed: Expressed,
 ) -> Written<Value> {
-    let off = json!({ "enable": false, "type": 0 });
-    let Some(hedge) = &policy.hedge else { return Ok((off, expressed)) };
+    let one_attempt = || {
+        let failure = json!({ "stop_policy": stop(0, None), "retry_same_node": false });
+        json!({ "enable": true, "type": 0, "failure_policy": failure })
+    };
+    let Some(hedge) = &policy.hedge else { return Ok((one_attempt(), expressed)) };
     let HedgeDelay::Fixed(delay) = hedge.delay else {
         expressed.why("hedge.delay", "Kitex hedges after a fixed delay");
         expressed.why("hedge.max_hedges", "Kitex hedges after a fixed delay");
-        return Ok((off, expressed));
+        return Ok((one_attempt(), expressed));
     };
     let Some(millis) = whole_millis(delay) else {
         return Err(vec![format!(

@@ -32,6 +32,10 @@ pub(super) fn write(
 
 fn route(selected: &Selected<'_>, policy: &Policy, backend: &Backend<'_>) -> Written<Value> {
     let method = selected.grpc_method().map_err(|problem| vec![problem])?;
+    if let Some((service, name)) = method.filter(|(service, name)| !matches(service, *name)) {
+        let name = name.unwrap_or("*");
+        return Err(vec![format!("key.callee_method: GRPCRoute does not accept the name {service}/{name}")]);
+    }
     let mut expressed = Expressed::default();
     let mut annotations = json!({ format!("{}/rules", crate::ANNOTATION): words(selected) });
     let per_attempt = policy.retry.as_ref().and_then(|retry| retry.per_attempt_timeout);
@@ -75,6 +79,16 @@ fn route(selected: &Selected<'_>, policy: &Policy, backend: &Backend<'_>) -> Wri
     let mut rule = backend.rule();
     set(&mut rule, "matches", method);
     Ok((backend.route("GRPCRoute", annotations, rule), expressed))
+}
+
+/// True for names that `GRPCRoute` accepts: identifiers, in a service after an optional dot and between dots.
+fn matches(service: &str, method: Option<&str>) -> bool {
+    let identifier = |name: &str| {
+        let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        name.bytes().all(word) && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
+    };
+    let service = service.strip_prefix('.').unwrap_or(service);
+    service.split('.').all(identifier) && method.is_none_or(identifier)
 }
 
 /// Returns Linkerd's own waits.

@@ -149,6 +149,18 @@ fn kitex_makes_a_timeout_the_end_of_retries() {
 }
 
 #[test]
+fn kitex_keeps_one_attempt_before_a_wider_rule() {
+    let retried = "{ mode: enforce, retry: { codes: { allow: [DEADLINE_EXCEEDED] } } }";
+    for policy in ["{ mode: off }", "{ mode: observe, retry: {} }", "{ mode: enforce, timeout: 2s }"] {
+        let rules = rules(&[("* * b p.S/M", policy), ("* * b *", retried)]);
+        let done = translate(Target::Kitex, &rules, &Options::default()).unwrap();
+        let method = &done.documents[0]["M"];
+        assert_eq!((&method["enable"], &method["type"]), (&json!(true), &json!(0)), "{policy}");
+        assert_eq!(method["failure_policy"]["stop_policy"]["max_retry_times"], 0, "{policy}");
+    }
+}
+
+#[test]
 fn kitex_reports_its_breaker_by_failed_calls() {
     let done = one(Target::Kitex, "{ mode: enforce, retry: { codes: { allow: [DEADLINE_EXCEEDED] } } }");
     let breaker = loss(&done, "retry_breaker");
@@ -191,6 +203,62 @@ fn linkerd_reports_that_a_service_profile_switches_it_off() {
     let annotations = &done.documents[0]["metadata"]["annotations"];
     assert_eq!(annotations["retry.linkerd.io/grpc"], "unavailable");
     assert_eq!(annotations["retry.linkerd.io/limit"], "2");
+}
+
+/// Translates one rule for this method of `b`.
+fn of_method(target: Target, method: &str, policy: &str) -> Translation {
+    translate(target, &rules(&[(&format!("* * b {method}"), policy)]), &with_port()).unwrap()
+}
+
+#[test]
+fn gateway_writes_durations_of_five_digits() {
+    let policy = "{ mode: enforce, timeout: 1h, retry: { per_attempt_timeout: 90.001s } }";
+    let done = of_method(Target::Gateway, "GET:/a", policy);
+    let timeouts = &done.documents[0]["spec"]["rules"][0]["timeouts"];
+    assert_eq!(*timeouts, json!({ "request": "1h", "backendRequest": "1m30s1ms" }));
+}
+
+#[test]
+fn gateway_notes_that_retries_are_experimental() {
+    let note = "retry of b needs the experimental channel of HTTPRoute";
+    assert_eq!(of_method(Target::Gateway, "GET:/a", RETRIED).notes, [note]);
+    assert_eq!(of_method(Target::Gateway, "p.S/M", RETRIED).notes, Vec::<String>::new());
+}
+
+#[test]
+fn gateway_leaves_out_a_limit_beyond_that_of_the_call() {
+    let policy = "{ mode: enforce, timeout: 1s, retry: { per_attempt_timeout: 2s } }";
+    let done = of_method(Target::Gateway, "GET:/a", policy);
+    assert_eq!(done.documents[0]["spec"]["rules"][0]["timeouts"], json!({ "request": "1s" }));
+    let limit = loss(&done, "retry.per_attempt_timeout");
+    assert_eq!(limit.outcome, Outcome::Lost);
+    assert!(limit.why.contains("may not exceed request"), "{limit:?}");
+}
+
+#[test]
+fn gateway_refuses_what_no_route_can_match() {
+    let methods =
+        ["PURGE:/a", "GET:/a//b", "GET:/a/../b", "GET:/a/.", "GET:/a%2Fb", "GET:/a%zz", "GET:/a?b", "p.S/M#"];
+    for method in methods {
+        let done = of_method(Target::Gateway, method, RETRIED);
+        assert!(done.documents.is_empty(), "{method}: {done:?}");
+        assert!(done.reports[0].refused[0].starts_with("key.callee_method: the Gateway API"), "{done:?}");
+    }
+    for method in ["PATCH:/a/b.c/~d", "GET:/a%20b", "GET:/", "GET:/*", "p.S/M"] {
+        assert_eq!(of_method(Target::Gateway, method, RETRIED).documents.len(), 1, "{method}");
+    }
+}
+
+#[test]
+fn linkerd_refuses_names_that_no_route_can_match() {
+    for method in ["p.S/M-N", "1p.S/M", "p..S/M", "p.S./*"] {
+        let done = of_method(Target::Linkerd, method, RETRIED);
+        assert!(done.documents.is_empty(), "{method}: {done:?}");
+        assert!(done.reports[0].refused[0].contains("GRPCRoute does not accept the name"), "{done:?}");
+    }
+    for method in ["p.v1.S_2/_M3", "S/*"] {
+        assert_eq!(of_method(Target::Linkerd, method, RETRIED).documents.len(), 1, "{method}");
+    }
 }
 
 #[test]
