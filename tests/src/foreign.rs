@@ -3,6 +3,7 @@
 //! Their programs are in `tests/foreign`, one folder for each language. Each is built once for a run of the
 //! tests, with the build tool of its language.
 
+pub mod consumers;
 mod interop;
 
 use std::io::{BufRead as _, BufReader};
@@ -225,8 +226,9 @@ impl Language {
         let out = out.join(folder.replace('/', "-"));
         let (mut tool, built) = match self {
             Self::Go => {
-                let mut go = Command::new(std::env::var_os("DAMPER_TEST_GO").unwrap_or_else(|| "go".into()));
-                go.args(["build", "-o"]).arg(&out).arg(".");
+                let mut go = go();
+                go.args(["build", "-o"]).arg(&out);
+                go.args((folder == consumers::FOLDER).then_some(consumers::UNOPTIMISED)).arg(".");
                 (go, out)
             }
             Self::Java => {
@@ -253,6 +255,11 @@ impl Language {
         assert!(status.success(), "tests/foreign/{folder} does not build: {status}");
         built
     }
+}
+
+/// Returns the command of Go.
+fn go() -> Command {
+    Command::new(std::env::var_os("DAMPER_TEST_GO").unwrap_or_else(|| "go".into()))
 }
 
 /// Returns a folder of tests/foreign.

@@ -1,9 +1,10 @@
 //! What is written is accepted by its consumer.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use damper_foreign::to::{Language, Options, Target};
+use damper_tests::foreign::consumers::refused_by_grpc_java;
 use damper_tests::lab::go;
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -16,7 +17,7 @@ const ALL_CODES: &str = "[CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDE
     UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED]";
 
 /// Policies with each setting that a target writes, and the ends of its range.
-fn policies() -> Vec<String> {
+pub(crate) fn policies() -> Vec<String> {
     let backoffs = [
         "{ none: {} }",
         "{ fixed: { delay: 0.0005s } }",
@@ -50,7 +51,7 @@ fn policies() -> Vec<String> {
 }
 
 /// Keys and policies: a callee for each policy, and one with rules for methods, a service, all and a caller.
-fn keys() -> Vec<(String, String)> {
+pub(crate) fn keys() -> Vec<(String, String)> {
     let of_callee = |(number, policy)| (format!("* * callee-{number} *"), policy);
     let mut keys: Vec<(String, String)> = policies().into_iter().enumerate().map(of_callee).collect();
     let retried = "{ mode: enforce, timeout: 2s, retry: {} }".to_owned();
@@ -93,32 +94,42 @@ fn envoy_refuses_what_it_does_not_know() {
     assert!(refused.contains("script load error"), "{refused}");
 }
 
-/// Gives the service configs to a client of grpc-go; returns what it answers for those that it refuses.
-async fn refused_by_grpc(configs: &[Value]) -> String {
-    let program = go::service_config(Path::new(env!("CARGO_TARGET_TMPDIR"))).await.expect("a client in Go");
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = |(number, config): (usize, &Value)| {
-        let file = folder.path().join(format!("{number}.json"));
-        std::fs::write(&file, config.to_string()).expect("a file");
-        file
-    };
-    let files = configs.iter().enumerate().map(file);
-    let done = Command::new(program).args(files).output().await.expect("the client runs");
-    let refused = String::from_utf8(done.stderr).expect("a text");
-    assert_eq!(done.status.success(), refused.is_empty(), "{refused}");
-    refused
-}
-
-#[tokio::test]
-async fn grpc_go_accepts_what_is_written_for_it() {
+/// Returns files with the service configs of a client with hedging, and of one without.
+fn service_configs(folder: &Path) -> Vec<PathBuf> {
     let mut configs = Vec::new();
     for language in [Language::Other, Language::Hedging] {
         configs.extend(documents(Target::Grpc, &Options { language, ..Options::default() }));
     }
     assert_eq!(configs.len(), 2 * (policies().len() + 2));
+    configs.iter().enumerate().map(|(number, config)| file(folder, &number.to_string(), config)).collect()
+}
+
+fn file(folder: &Path, name: &str, config: &Value) -> PathBuf {
+    let file = folder.join(format!("{name}.json"));
+    std::fs::write(&file, config.to_string()).expect("a file");
+    file
+}
+
+#[tokio::test]
+async fn grpc_go_accepts_what_is_written_for_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut files = service_configs(folder.path());
     let wrong = json!({ "methodConfig": [{ "name": [{}], "timeout": "soon" }] });
-    configs.push(wrong);
-    let refused = refused_by_grpc(&configs).await;
-    let place = format!("/{}.json: ", configs.len() - 1);
-    assert!(refused.lines().count() == 1 && refused.contains(&place), "all but the last: {refused}");
+    files.push(file(folder.path(), "wrong", &wrong));
+    let program = go::service_config(Path::new(env!("CARGO_TARGET_TMPDIR"))).await.expect("a client in Go");
+    let done = Command::new(program).args(&files).output().await.expect("the client runs");
+    let refused = String::from_utf8(done.stderr).expect("a text");
+    assert!(!done.status.success(), "{refused}");
+    assert!(refused.lines().count() == 1 && refused.contains("/wrong.json: "), "all but the last: {refused}");
+}
+
+#[test]
+fn grpc_java_accepts_what_is_written_for_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut files = service_configs(folder.path());
+    let hedged = json!({ "maxAttempts": 1, "hedgingDelay": "1s" });
+    let wrong = json!({ "methodConfig": [{ "name": [{}], "hedgingPolicy": hedged }] });
+    files.push(file(folder.path(), "wrong", &wrong));
+    let refused = refused_by_grpc_java(&files);
+    assert!(refused.lines().count() == 1 && refused.contains("/wrong.json: "), "all but the last: {refused}");
 }

@@ -1,6 +1,7 @@
-//! Translated rules at their real consumers: Envoy, and clients of grpc-go.
+//! Translated rules at their real consumers: Envoy, channels of grpc-go and grpc-java, and the schemas that
+//! Istio and the Gateway API publish.
 //!
-//! Both must accept everything that is written. For Envoy that shows little, since it also accepts conditions
+//! They must accept everything that is written. For Envoy that shows little, since it also accepts conditions
 //! that never apply: so a running one is given each kind of failure, and what it sends is counted.
 
 mod accepted;
@@ -8,6 +9,7 @@ mod chains;
 mod envoy;
 #[path = "../../../control-plane/foreign/src/example.rs"]
 mod example;
+mod schemas;
 mod sends;
 
 use damper_core::Rule;
