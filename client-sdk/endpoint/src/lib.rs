@@ -10,12 +10,14 @@
 
 mod access;
 pub mod address;
+mod gathered;
 mod one_task;
 pub mod problem;
 mod tls;
 mod token;
 
 pub use access::{Access, AccessSettings, Opening, Speaker};
+pub use gathered::Gathered;
 pub use one_task::OneTask;
 pub use token::Token;
 

@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use damper_endpoint::Gathered;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -99,7 +100,7 @@ where
         .max_header_list_size(MAX_HEAD_BYTES)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+    let mut connection = pin!(builder.serve_connection(Gathered::new(TokioIo::new(io)), service));
     let ended = tokio::select! {
         ended = &mut connection => ended,
         () = goodbye => {

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_endpoint::{Access, OneTask};
+use damper_endpoint::{Access, Gathered, OneTask};
 use hyper::client::conn::http2;
 use hyper::rt::Executor;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -80,8 +80,11 @@ where
 {
     let task = ConnectionTask::default();
     let mut builder = http2::Builder::new(task.clone());
-    let shaken =
-        builder.timer(TokioTimer::new()).max_header_list_size(MAX_HEAD_BYTES).handshake(stream).await;
+    let shaken = builder
+        .timer(TokioTimer::new())
+        .max_header_list_size(MAX_HEAD_BYTES)
+        .handshake(Gathered::new(stream))
+        .await;
     let (sender, connection) = shaken.map_err(|error| described(&error))?;
     let (tell, end) = oneshot::channel();
     task.execute(async move {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use damper_endpoint::Gathered;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
@@ -108,7 +109,7 @@ impl Link {
             .max_header_list_size(MAX_HEAD_BYTES)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
-        let shaken = builder.handshake(TokioIo::new(stream)).await;
+        let shaken = builder.handshake(Gathered::new(TokioIo::new(stream))).await;
         let (sender, connection) = shaken.map_err(|error| error.to_string())?;
         let (place, ended) = (Arc::clone(&self.sender), self.ended.clone());
         tokio::spawn(async move {
