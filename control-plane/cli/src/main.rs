@@ -35,7 +35,11 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = cli.worker_threads() {
+        runtime.worker_threads(threads);
+    }
+    let runtime = runtime.enable_all().build();
     let done =
         runtime.map_err(CliError::io("the runtime")).and_then(|runtime| runtime.block_on(commands::run(cli)));
     match done {

@@ -141,6 +141,15 @@ enum Command {
     Reference,
 }
 
+impl Cli {
+    /// Returns the number of worker threads; `None` for that of tokio. A proxy has one unless the variable of
+    /// tokio sets more: on two, most requests wake both.
+    pub(crate) fn worker_threads(&self) -> Option<usize> {
+        let is_proxy = matches!(self.command, Command::Proxy(_));
+        (is_proxy && std::env::var_os("TOKIO_WORKER_THREADS").is_none()).then_some(1)
+    }
+}
+
 /// Runs the command.
 pub(crate) async fn run(Cli { session, command }: Cli) -> Result<(), CliError> {
     match command {

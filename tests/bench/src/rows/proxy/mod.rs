@@ -73,7 +73,7 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
     let mut row = Row::new("proxy", "One passage through damper proxy").note(format!(
         "Unary calls of grpc-go to grpc-go over one connection, {} ms through each passage in a round; caller, proxies and \
          service share the cores. Added is the time through a passage less that without one. Envoy has a static \
-         configuration and {threads} threads, as many as Damper.",
+         configuration and {threads} threads, Damper one, its default.",
         time.as_millis()
     ));
     for in_flight in IN_FLIGHT {
