@@ -4,6 +4,8 @@
 #[path = "control_plane/certificates.rs"]
 #[allow(dead_code, reason = "shared with the tests of the control plane's TLS")]
 mod certificates;
+#[path = "balanced/connections.rs"]
+mod connections;
 #[path = "balanced/instance.rs"]
 mod instance;
 
@@ -479,6 +481,10 @@ async fn all_invalid_targets_are_reported_together() {
         ),
         (Targets::new("http://stock").at(Vec::<Target>::new()), "at: 0 endpoints; must be 1 to 1000"),
         (Targets::new("https://stock").server_name("a b"), "server_name"),
+        (
+            Targets::new("http://stock").stream_window(65_535),
+            "stream_window: 65535; must be 65536 to 67108864",
+        ),
     ];
     for (targets, problem) in table {
         let faults = balanced(targets).unwrap_err().to_string();

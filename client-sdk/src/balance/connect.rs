@@ -11,12 +11,14 @@ use damper_endpoint::{Access, Gathered, OneTask};
 use hyper::client::conn::http2;
 use hyper::rt::Executor;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioTimer;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 use tonic::transport::Uri;
 use tower_service::Service;
 
-use super::endpoint::Sender;
+use super::limit::{self, Limit};
+use super::stream::Sender;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 
@@ -28,20 +30,31 @@ const VANISHED_AFTER: Duration = Duration::from_secs(20);
 /// Limit of the headers or trailers of a response: errors with details can be large.
 const MAX_HEAD_BYTES: u32 = 64 << 10;
 
+/// Receive window of a connection, in windows of streams: fewer stalled streams leave room for others.
+pub(super) const STREAMS_IN_WINDOW: u32 = 16;
+
 /// Resolves when the connection accepts no more requests, with an error if it broke. Requests in flight
 /// continue.
 pub(super) type End = oneshot::Receiver<hyper::Result<()>>;
 
+/// A connection whose settings have arrived.
+pub(super) struct Opened {
+    pub(super) sender: Sender,
+    pub(super) limit: Limit,
+    pub(super) end: End,
+}
+
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,
+    stream_window: u32,
     #[cfg(feature = "tls")]
     tls: Option<Arc<Tls>>,
 }
 
 impl Connector {
     #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only TLS needs them"))]
-    pub(super) fn new(target: &Uri, access: Arc<Access>) -> Self {
+    pub(super) fn new(target: &Uri, access: Arc<Access>, stream_window: u32) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -51,6 +64,7 @@ impl Connector {
         tcp.set_tcp_user_timeout(Some(VANISHED_AFTER));
         Self {
             tcp,
+            stream_window,
             #[cfg(feature = "tls")]
             tls: Tls::of(target, access),
         }
@@ -58,40 +72,49 @@ impl Connector {
 
     /// # Errors
     /// The reason why there is no connection.
-    pub(super) async fn connect(&self, address: SocketAddr) -> Result<(Sender, End), String> {
+    pub(super) async fn connect(&self, address: SocketAddr) -> Result<Opened, String> {
         let connecting = tokio::time::timeout(WITHIN, self.begin(address));
         connecting.await.unwrap_or_else(|_| Err(format!("not connected within {WITHIN:?}")))
     }
 
-    async fn begin(&self, address: SocketAddr) -> Result<(Sender, End), String> {
+    async fn begin(&self, address: SocketAddr) -> Result<Opened, String> {
         let uri = format!("http://{address}").parse::<Uri>().map_err(|error| error.to_string())?;
         let tcp = self.tcp.clone().call(uri).await.map_err(|error| described(&error))?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            return greet(tls.encrypt(tcp).await?).await;
+            return self.greet(tls.encrypt(tcp).await?).await;
         }
-        greet(tcp).await
+        self.greet(tcp.into_inner()).await
     }
-}
 
-async fn greet<T>(stream: T) -> Result<(Sender, End), String>
-where
-    T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-{
-    let task = ConnectionTask::default();
-    let mut builder = http2::Builder::new(task.clone());
-    let shaken = builder
-        .timer(TokioTimer::new())
-        .max_header_list_size(MAX_HEAD_BYTES)
-        .handshake(Gathered::new(stream))
-        .await;
-    let (sender, connection) = shaken.map_err(|error| described(&error))?;
-    let (tell, end) = oneshot::channel();
-    task.execute(async move {
-        // The receiver is gone once the endpoint was removed.
-        _ = tell.send(connection.await);
-    });
-    Ok((sender, end))
+    async fn greet<T>(&self, stream: T) -> Result<Opened, String>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (stream, limit, settings) = limit::watch(stream);
+        let task = ConnectionTask::default();
+        let mut builder = http2::Builder::new(task.clone());
+        builder
+            .timer(TokioTimer::new())
+            .max_header_list_size(MAX_HEAD_BYTES)
+            .initial_stream_window_size(self.stream_window)
+            .initial_connection_window_size(self.stream_window * STREAMS_IN_WINDOW);
+        let shaken = builder.handshake(Gathered::new(TokioIo::new(stream))).await;
+        let (sender, connection) = shaken.map_err(|error| described(&error))?;
+        let (tell, mut end) = oneshot::channel();
+        task.execute(async move {
+            // The receiver is gone once the endpoint was removed.
+            _ = tell.send(connection.await);
+        });
+        tokio::select! {
+            biased;
+            Ok(()) = settings => Ok(Opened { sender, limit, end }),
+            ended = &mut end => Err(match ended {
+                Ok(Err(error)) => described(&error),
+                _ => "the endpoint closed the connection at once".to_owned(),
+            }),
+        }
+    }
 }
 
 /// Runs all parts of one connection in one task.

@@ -9,16 +9,17 @@ use std::time::Duration;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, sleep};
 
-use super::connect::Connector;
+use super::connect::{Connector, Opened};
 use super::endpoint::Endpoint;
+use super::extra;
 use super::set::Shared;
 use crate::background::reconnect_backoff::ReconnectBackoff;
 
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// A shorter connection counts as a failed attempt.
 const LASTING: Duration = Duration::from_secs(1);
 
-/// Reconnects in a loop. Signals `lost` when the endpoint's address may be wrong.
+/// Keeps the endpoint connected, by further connections too. Signals `lost` when its address may be wrong.
 pub(super) async fn run(
     connector: Connector,
     endpoint: Arc<Endpoint>,
@@ -26,15 +27,20 @@ pub(super) async fn run(
     lost: Sender<()>,
 ) {
     let _disconnected = Disconnects { endpoint: Arc::clone(&endpoint), shared: Arc::clone(&shared) };
+    tokio::join!(first(&connector, &endpoint, &shared, lost), extra::run(&connector, &endpoint, &shared));
+}
+
+/// Keeps the first connection.
+async fn first(connector: &Connector, endpoint: &Endpoint, shared: &Shared, lost: Sender<()>) {
     let mut waits = ReconnectBackoff::up_to(LONGEST_WAIT);
     loop {
         match connector.connect(endpoint.place.address).await {
-            Ok((sender, end)) => {
-                endpoint.connected(sender);
+            Ok(Opened { sender, limit, end }) => {
+                let load = endpoint.connected(sender, limit, true);
                 shared.tell();
                 let begun = Instant::now();
                 let ended = end.await;
-                endpoint.disconnected();
+                endpoint.disconnected(&load);
                 if begun.elapsed() >= LASTING {
                     waits = ReconnectBackoff::up_to(LONGEST_WAIT);
                     shared.tell();
@@ -44,9 +50,9 @@ pub(super) async fn run(
                     Ok(Err(error)) => error.to_string(),
                     _ => "the endpoint closed the connection at once".to_owned(),
                 };
-                failed(&endpoint, &shared, &problem);
+                failed(endpoint, shared, &problem);
             }
-            Err(problem) => failed(&endpoint, &shared, &problem),
+            Err(problem) => failed(endpoint, shared, &problem),
         }
         // Full: a lookup is pending already.
         _ = lost.try_send(());
@@ -71,7 +77,7 @@ struct Disconnects {
 
 impl Drop for Disconnects {
     fn drop(&mut self) {
-        self.endpoint.disconnected();
+        self.endpoint.leave();
         self.endpoint.failed();
         self.shared.tell();
     }

@@ -1,31 +1,23 @@
-//! One endpoint: address, connection, state.
+//! One endpoint: address, connections, state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::ArcSwap;
 use damper_core::endpoints::{self, EndpointState};
-use hyper::client::conn::http2::SendRequest;
-use tonic::body::Body;
 
+use super::limit::Limit;
+use super::stream::{Connection, Load, Room, Sender, Stream};
 use super::targets::Place;
-
-/// The sending half of a connection.
-pub(super) type Sender = SendRequest<Body>;
-
-#[derive(Debug)]
-struct Connection {
-    sender: Sender,
-    /// True once a request found the connection broken.
-    is_broken: Arc<AtomicBool>,
-}
 
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(super) place: Place,
     slot: u32,
     state: EndpointState,
-    connection: ArcSwapOption<Connection>,
+    /// Requests take the first one with room.
+    connections: ArcSwap<Vec<Connection>>,
+    room: Arc<Room>,
     /// True if the last attempt to connect failed.
     has_failed: AtomicBool,
 }
@@ -36,26 +28,62 @@ impl Endpoint {
             place,
             slot,
             state: EndpointState::default(),
-            connection: ArcSwapOption::empty(),
+            connections: ArcSwap::default(),
+            room: Arc::default(),
             has_failed: AtomicBool::new(false),
         }
     }
 
-    /// Returns a sender for one request. The caller must drop it at once: a closed connection only returns
-    /// unsent requests when the last sender is dropped.
-    pub(super) fn sender(&self) -> Option<(Sender, Arc<AtomicBool>)> {
-        let connection = self.connection.load();
-        let connection = connection.as_deref().filter(|connection| !connection.sender.is_closed())?;
-        Some((connection.sender.clone(), Arc::clone(&connection.is_broken)))
+    /// Returns a stream for one request, with the sender of its connection; `None` if there is none now. See
+    /// [`Connection::take`].
+    pub(super) fn take(&self) -> Option<(Sender, Stream)> {
+        self.connections.load().iter().find_map(Connection::take)
     }
 
-    pub(super) fn connected(&self, sender: Sender) {
+    /// As [`take`](Self::take), but waits while a further connection is opened.
+    pub(super) async fn wait(&self) -> Option<(Sender, Stream)> {
+        self.room.wait(|| self.take(), || endpoints::Endpoint::is_connected(self)).await
+    }
+
+    pub(super) fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// Returns true if a request waits for a further connection.
+    pub(super) fn needs_more(&self) -> bool {
+        let connections = self.connections.load();
+        let mut open = connections.iter().filter(|connection| connection.is_open()).peekable();
+        self.room.is_wanted() && open.peek().is_some() && !open.any(|connection| connection.load.has_room())
+    }
+
+    /// Adds a connection, before the others if requests are to prefer it.
+    pub(super) fn connected(&self, sender: Sender, limit: Limit, is_first: bool) -> Arc<Load> {
+        let new = Connection::new(sender, limit, &self.room);
+        let load = Arc::clone(&new.load);
+        self.connections.rcu(|connections| {
+            let mut connections = Vec::clone(connections);
+            connections.insert(if is_first { 0 } else { connections.len() }, new.clone());
+            connections
+        });
         self.has_failed.store(false, Ordering::Relaxed);
-        self.connection.store(Some(Arc::new(Connection { sender, is_broken: Arc::default() })));
+        self.room.tell();
+        load
     }
 
-    pub(super) fn disconnected(&self) {
-        self.connection.store(None);
+    pub(super) fn disconnected(&self, load: &Arc<Load>) {
+        self.keep(|connection| !Arc::ptr_eq(&connection.load, load));
+    }
+
+    /// Removes all connections.
+    pub(super) fn leave(&self) {
+        self.keep(|_| false);
+    }
+
+    fn keep(&self, is_kept: impl Fn(&Connection) -> bool) {
+        self.connections.rcu(|connections| {
+            connections.iter().filter(|connection| is_kept(connection)).cloned().collect::<Vec<_>>()
+        });
+        self.room.tell();
     }
 
     /// Returns true if this is a change.
@@ -79,6 +107,6 @@ impl endpoints::Endpoint for Endpoint {
     }
 
     fn is_connected(&self) -> bool {
-        self.connection.load().as_deref().is_some_and(|connection| !connection.sender.is_closed())
+        self.connections.load().iter().any(Connection::is_open)
     }
 }

@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use damper_core::circuit::Outcome;
 use damper_core::endpoints::{self, Endpoint as _};
@@ -10,6 +9,7 @@ use damper_core::{Time, Verdict, deadline};
 
 use super::endpoint::Endpoint;
 use super::set::{Set, Shared};
+use super::stream::{Sender, Stream};
 use crate::outcome::verdict;
 
 #[derive(Debug)]
@@ -18,24 +18,30 @@ pub(super) struct InFlight {
     /// The set from which the endpoint was chosen.
     set: Arc<Set>,
     place: usize,
-    /// True once the connection was found broken.
-    is_broken: Arc<AtomicBool>,
+    /// The stream, once there is one.
+    stream: Option<Stream>,
     began: Time,
     deadline: Option<Time>,
     has_ended: bool,
 }
 
 impl InFlight {
-    pub(super) fn begin(
-        shared: Arc<Shared>,
-        set: Arc<Set>,
-        place: usize,
-        is_broken: Arc<AtomicBool>,
-    ) -> Self {
+    pub(super) fn begin(shared: Arc<Shared>, set: Arc<Set>, place: usize) -> Self {
         let began = shared.clock().now();
-        let begun = Self { shared, set, place, is_broken, began, deadline: None, has_ended: false };
+        let begun = Self { shared, set, place, stream: None, began, deadline: None, has_ended: false };
         begun.with(|endpoint| endpoint.state().begin());
         begun
+    }
+
+    /// Takes a stream of the endpoint; waits while a further connection is opened. `None` if there is none:
+    /// the endpoint has not failed then.
+    pub(super) async fn stream(&mut self, taken: Option<(Sender, Stream)>) -> Option<Sender> {
+        let (sender, stream) = match taken {
+            Some(taken) => taken,
+            None => self.set.endpoints().get(self.place)?.wait().await?,
+        };
+        self.stream = Some(stream);
+        Some(sender)
     }
 
     /// Sets the time from which a drop counts as a failure.
@@ -55,13 +61,14 @@ impl InFlight {
         let outcome = endpoints::outcome_of(&verdict);
         let is_known = !verdict::is_of_stream(error)
             && outcome == Outcome::Failed
-            && self.is_broken.swap(true, Ordering::Relaxed);
+            && self.stream.as_ref().is_some_and(Stream::found_broken);
         self.end(if is_known { Outcome::Unknown } else { outcome });
     }
 
     fn end(&mut self, outcome: Outcome) {
         if !std::mem::replace(&mut self.has_ended, true) {
             self.with(|endpoint| endpoint.state().end());
+            self.stream = None;
             self.shared.ended(&self.set, self.place, outcome);
         }
     }

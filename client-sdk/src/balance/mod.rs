@@ -4,7 +4,7 @@
 //! # use damper_sdk::{Damper, Options};
 //! # use tonic_health::pb::health_client::HealthClient as StockClient;
 //! # fn start(damper: &Damper) -> Result<(), Box<dyn std::error::Error>> {
-//! // One connection to each address of the name.
+//! // Connects to each address of the name.
 //! let channel = damper_sdk::balanced("http://stock.shop.svc:7702")?;
 //! let stock = StockClient::new(damper.client_layer("stock")?.layer(channel));
 //! # Ok(())
@@ -15,10 +15,13 @@
 //!   endpoints that the same call has tried, if another is available.
 //! - An endpoint that fails while others do not is ejected for a time; see [`damper_core::endpoints`].
 //! - If a closing connection has not accepted a request, the request goes to another endpoint.
+//! - An endpoint that limits the streams of a connection gets as many connections as its requests need, at
+//!   most 8. If all their streams are in use, the request goes to another endpoint, or fails unsent.
 //! - While no endpoint is connected, requests wait for the first one. Once all have failed, requests fail at
 //!   once.
 //!
-//! `discovery` finds the endpoints, `connection` keeps one connected through `connect`, `service` sends
+//! `discovery` finds the endpoints, `connection` keeps one connected through `connect`, and `extra` adds
+//! connections when requests find no free `stream` within the `limit` of their endpoint. `service` sends
 //! requests, `in_flight` counts them and records outcomes. `tried` passes the endpoints that a call has used
 //! between this channel and the client layer. `figures` is the report to the control plane.
 
@@ -27,10 +30,13 @@ mod connect;
 mod connection;
 mod discovery;
 mod endpoint;
+mod extra;
 mod figures;
 mod in_flight;
+mod limit;
 mod service;
 mod set;
+mod stream;
 mod targets;
 #[cfg(feature = "tls")]
 mod tls;

@@ -18,7 +18,7 @@ use super::{Balanced, BalancedBody};
 use crate::headers;
 use crate::outcome::verdict::{self, BoxError};
 
-/// Connections tried for one request, if each is closed before it accepts the request.
+/// Connections tried for one request, if each is closed before it accepts the request or has no stream left.
 const SENDS: usize = 8;
 const NAME: &str = concat!("damper-sdk/", env!("CARGO_PKG_VERSION"));
 
@@ -61,16 +61,19 @@ async fn exchange(
     deadline: Option<Time>,
 ) -> Answer {
     let is_grpc = headers::has_grpc_type(request.headers());
-    let mut so_far = Tried::NONE;
+    let (mut so_far, mut is_full) = (Tried::NONE, false);
     for _ in 0..SENDS {
-        let Chosen { mut sender, mut in_flight, slot } = match first.take() {
+        let Chosen { stream, mut in_flight, slot } = match first.take() {
             Some(chosen) => chosen,
             None => shared.wait(so_far).await?,
         };
         so_far.insert(slot);
+        let sender = in_flight.stream(stream).await;
+        is_full = sender.is_none();
+        let Some(mut sender) = sender else { continue };
         in_flight.until(deadline);
         let answer = sender.try_send_request(request);
-        // See `Endpoint::sender`.
+        // See `Connection::take`.
         drop(sender);
         let mut failed = match answer.await {
             Ok(answer) => {
@@ -91,7 +94,11 @@ async fn exchange(
             }
         }
     }
-    Err(ConnectError("every connection was closed before it took the request".into()).into())
+    let problem = match is_full {
+        true => "all streams that the endpoints allow are in use",
+        false => "every connection was closed before it took the request",
+    };
+    Err(ConnectError(problem.into()).into())
 }
 
 /// Sets scheme, authority, path, version and user agent of the request.

@@ -11,8 +11,9 @@ use tokio::sync::watch;
 use tonic::ConnectError;
 use tonic::transport::Uri;
 
-use super::endpoint::{Endpoint, Sender};
+use super::endpoint::Endpoint;
 use super::in_flight::InFlight;
+use super::stream::{Sender, Stream};
 use super::tried;
 use crate::background::clock::Clock;
 
@@ -41,7 +42,8 @@ pub(crate) struct Set {
 
 /// An endpoint chosen for a request.
 pub(super) struct Chosen {
-    pub(super) sender: Sender,
+    /// `None` if all its streams are in use.
+    pub(super) stream: Option<(Sender, Stream)>,
     pub(super) in_flight: InFlight,
     pub(super) slot: u32,
 }
@@ -104,12 +106,13 @@ impl Shared {
         let (tried, now) = (tried.union(tried::so_far()), self.clock.now());
         let place = endpoints::choose(&set.endpoints, set.local, tried, now, fastrand::u64(..))?;
         let endpoint = set.endpoints.get(place)?;
+        let (stream, slot) = (endpoint.take(), endpoint.slot());
         // The connection may just have closed.
-        let (sender, is_broken) = endpoint.sender()?;
-        let slot = endpoint.slot();
+        if stream.is_none() && !endpoint.is_connected() {
+            return None;
+        }
         tried::now(slot);
-        let in_flight = InFlight::begin(Arc::clone(self), set, place, is_broken);
-        Some(Chosen { sender, in_flight, slot })
+        Some(Chosen { stream, in_flight: InFlight::begin(Arc::clone(self), set, place), slot })
     }
 
     /// As [`choose`](Self::choose), but waits while an endpoint may still connect.

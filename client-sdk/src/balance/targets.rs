@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,6 +13,11 @@ use damper_core::endpoints::MAX_ENDPOINTS;
 use damper_endpoint::{Access, AccessSettings, Speaker, address};
 use tonic::transport::Uri;
 use tower::discover::{Change, Discover};
+
+/// As hyper has it.
+const STREAM_WINDOW: u32 = 2 << 20;
+/// A window cannot be smaller in HTTP/2 without shrinking that of the connection.
+const STREAM_WINDOWS: RangeInclusive<u32> = 64 << 10..=64 << 20;
 
 /// Endpoints of a callee and how to reach them.
 ///
@@ -36,6 +42,7 @@ pub struct Targets {
     discover: Option<Changes>,
     zone: Option<String>,
     keeps_authority: bool,
+    stream_window: u32,
     tls: AccessSettings,
 }
 
@@ -64,6 +71,8 @@ pub(super) struct Checked {
     /// Zone of the caller.
     pub(super) zone: Option<Arc<str>>,
     pub(super) keeps_authority: bool,
+    /// Receive window of a stream, in bytes.
+    pub(super) stream_window: u32,
     pub(super) access: Arc<Access>,
 }
 
@@ -87,7 +96,15 @@ impl Targets {
     /// Returns targets for the callee at `target`.
     pub fn new(target: impl Into<String>) -> Self {
         let tls = AccessSettings::default();
-        Self { target: target.into(), at: None, discover: None, zone: None, keeps_authority: false, tls }
+        Self {
+            target: target.into(),
+            at: None,
+            discover: None,
+            zone: None,
+            keeps_authority: false,
+            stream_window: STREAM_WINDOW,
+            tls,
+        }
     }
 
     /// Sets fixed endpoints, in place of the addresses of the target's host.
@@ -119,6 +136,13 @@ impl Targets {
     #[must_use]
     pub fn keep_authority(self) -> Self {
         Self { keeps_authority: true, ..self }
+    }
+
+    /// Bytes of a response that the endpoint may send before they are read, 64 KiB to 64 MiB; for all
+    /// responses of a connection together 16 times as much. Default 2 MiB.
+    #[must_use]
+    pub fn stream_window(self, bytes: u32) -> Self {
+        Self { stream_window: bytes, ..self }
     }
 
     /// PEM file with the authorities to trust for the endpoints' certificates. Default: those of the system.
@@ -157,9 +181,13 @@ impl Targets {
             (None, Some(_)) => Vec::new(),
             (None, None) => target.iter().map(Name::of).collect(),
         };
-        let (zone, access) = (self.zone.map(Arc::from), Arc::new(access));
-        let keeps_authority = self.keeps_authority;
-        Some(Checked { target: target?, names, changes: self.discover, zone, keeps_authority, access })
+        let Self { discover: changes, zone, keeps_authority, stream_window, .. } = self;
+        if !STREAM_WINDOWS.contains(&stream_window) {
+            let (least, most) = (STREAM_WINDOWS.start(), STREAM_WINDOWS.end());
+            faults.add("stream_window", format!("{stream_window}; must be {least} to {most} bytes"));
+        }
+        let (zone, access) = (zone.map(Arc::from), Arc::new(access));
+        Some(Checked { target: target?, names, changes, zone, keeps_authority, stream_window, access })
     }
 }
 

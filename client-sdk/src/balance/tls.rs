@@ -44,16 +44,13 @@ impl Tls {
 
     /// # Errors
     /// The reason why there is no encrypted connection.
-    pub(super) async fn encrypt(
-        &self,
-        tcp: TokioIo<TcpStream>,
-    ) -> Result<TokioIo<TlsStream<TcpStream>>, String> {
+    pub(super) async fn encrypt(&self, tcp: TokioIo<TcpStream>) -> Result<TlsStream<TcpStream>, String> {
         let read = self.settings().await;
         let (config, name) = read.map_err(|problem| format!("TLS files: {problem}"))?;
         let connecting = TlsConnector::from(config).connect(name, tcp.into_inner());
         let stream = connecting.await.map_err(|error| described(&error))?;
         match stream.get_ref().1.alpn_protocol() {
-            Some(b"h2") => Ok(TokioIo::new(stream)),
+            Some(b"h2") => Ok(stream),
             _ => Err("the endpoint does not support HTTP/2 over TLS".to_owned()),
         }
     }
