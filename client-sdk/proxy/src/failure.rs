@@ -66,8 +66,10 @@ fn status(error: BoxError) -> Result<Status, Reset> {
         None if find::<TimeoutExpired>(&*error).is_some() => {
             Status::deadline_exceeded("damper proxy: time limit exceeded")
         }
-        None if find::<ConnectError>(&*error).is_some() => Status::unavailable("damper proxy: not connected"),
-        None => Status::unavailable("damper proxy: connection lost"),
+        None => Status::unavailable(match find::<ConnectError>(&*error) {
+            Some(error) => format!("damper proxy: not sent: {error}"),
+            None => "damper proxy: connection lost".to_owned(),
+        }),
     };
     if let Some(reported) = reported {
         *status.metadata_mut() = reported.metadata().clone();

@@ -21,6 +21,7 @@ use crate::context::{Contexts, Ids, OfId, carriers};
 use crate::counters::{By, Counters};
 use crate::failure::{self, Reset};
 use crate::fields::{self, BoxedBody, Edit as _, Edited, KeepStop, LeavePushback};
+use crate::listen::STREAM_WINDOW;
 use crate::request_body::RequestBody;
 
 static RETRY: HeaderName = HeaderName::from_static("damper-retry");
@@ -167,7 +168,8 @@ fn obey_none(response: Response<BalancedBody>) -> Response<Kept> {
 
 fn targets(callee: &Callee) -> Targets {
     let scheme = if callee.tls.is_some() { "https" } else { "http" };
-    let mut targets = Targets::new(format!("{scheme}://{}", callee.to)).keep_authority();
+    let targets = Targets::new(format!("{scheme}://{}", callee.to));
+    let mut targets = targets.keep_authority().stream_window(STREAM_WINDOW);
     let Some(Tls { ca_file, cert_file, key_file, server_name }) = callee.tls.clone() else {
         return targets;
     };

@@ -8,6 +8,7 @@ mod connecting;
 mod draining;
 mod following;
 mod keys;
+mod limits;
 mod peers;
 mod pieces;
 mod resets;
