@@ -20,7 +20,7 @@ pub(crate) struct Files {
 }
 
 #[cfg(feature = "tls")]
-pub(crate) use self::built_in::check_name;
+pub(crate) use self::built_in::*;
 
 /// Without TLS no name is checked.
 #[cfg(not(feature = "tls"))]
@@ -73,12 +73,18 @@ mod built_in {
         pub(crate) fn set_up(&self, endpoint: Endpoint) -> Result<Endpoint, String> {
             let mut config = ClientTlsConfig::new();
             config = match &self.ca_file {
-                Some(path) => config.ca_certificate(Certificate::from_pem(authorities(path)?.0)),
+                Some(path) => {
+                    let pem = read_authorities(path)?;
+                    authorities(path, &pem)?;
+                    config.ca_certificate(Certificate::from_pem(pem))
+                }
                 None => config.with_native_roots(),
             };
             if let Some((cert, key)) = &self.certificate {
-                let Shown { chain, secret, .. } = identity(cert, key)?;
-                config = config.identity(Identity::from_pem(chain, secret));
+                let (cert_pem, key_pem) = (read_certificate(cert)?, read_key(key)?);
+                certificates(cert, &cert_pem)?;
+                private_key(key, &key_pem)?;
+                config = config.identity(Identity::from_pem(cert_pem, key_pem));
             }
             if let Some(name) = &self.server_name {
                 config = config.domain_name(name);
@@ -95,7 +101,7 @@ mod built_in {
             check_name(name)?;
             let name = ServerName::try_from(name.to_owned()).expect("it was checked");
             let roots = match &self.ca_file {
-                Some(path) => authorities(path)?.1,
+                Some(path) => authorities(path, &read_authorities(path)?)?,
                 None => {
                     let mut roots = RootCertStore::empty();
                     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -107,10 +113,9 @@ mod built_in {
             let config = config.map_err(|error| self.not_set_up(&error))?.with_root_certificates(roots);
             let mut config = match &self.certificate {
                 Some((cert, key)) => {
-                    let Shown { certificates, key, .. } = identity(cert, key)?;
-                    config
-                        .with_client_auth_cert(certificates, key)
-                        .map_err(|error| self.not_set_up(&error))?
+                    let chain = certificates(cert, &read_certificate(cert)?)?;
+                    let key = private_key(key, &read_key(key)?)?;
+                    config.with_client_auth_cert(chain, key).map_err(|error| self.not_set_up(&error))?
                 }
                 None => config.with_no_client_auth(),
             };
@@ -133,44 +138,61 @@ mod built_in {
         }
     }
 
-    /// The client certificate with its key, as text and parsed.
-    struct Shown {
-        chain: Vec<u8>,
-        secret: Vec<u8>,
-        certificates: Vec<CertificateDer<'static>>,
-        key: PrivateKeyDer<'static>,
+    /// Reads a file of authorities.
+    pub(crate) fn read_authorities(path: &Path) -> Result<Vec<u8>, String> {
+        read(path).map_err(|problem| of_authorities(path, &problem))
     }
 
-    /// Reads a file of authorities, each of which must be readable.
-    fn authorities(path: &Path) -> Result<(Vec<u8>, RootCertStore), String> {
-        let named = |problem: &dyn fmt::Display| format!("the CA file {}: {problem}", path.display());
-        let pem = read(path).map_err(|problem| named(&problem))?;
+    /// Returns the authorities of a file, each of which must be readable.
+    pub(crate) fn authorities(path: &Path, pem: &[u8]) -> Result<RootCertStore, String> {
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|_| named(&"is not valid PEM"))?;
-            roots.add(certificate).map_err(|_| named(&"contains a certificate that cannot be read"))?;
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            let certificate = certificate.map_err(|_| of_authorities(path, &"is not valid PEM"))?;
+            let unread = |_| of_authorities(path, &"contains a certificate that cannot be read");
+            roots.add(certificate).map_err(unread)?;
         }
         match roots.is_empty() {
-            true => Err(named(&"contains no certificate in PEM")),
-            false => Ok((pem, roots)),
+            true => Err(of_authorities(path, &"contains no certificate in PEM")),
+            false => Ok(roots),
         }
     }
 
-    /// Reads the client certificate and its key.
-    fn identity(cert: &Path, key: &Path) -> Result<Shown, String> {
-        let named =
-            |problem: &dyn fmt::Display| format!("the certificate file {}: {problem}", cert.display());
-        let chain = read(cert).map_err(|problem| named(&problem))?;
-        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain).collect();
-        let certificates = certificates.map_err(|_| named(&"is not valid PEM"))?;
-        if certificates.is_empty() {
-            return Err(named(&"contains no certificate in PEM"));
+    /// Reads a file of a certificate.
+    pub(crate) fn read_certificate(path: &Path) -> Result<Vec<u8>, String> {
+        read(path).map_err(|problem| of_certificate(path, &problem))
+    }
+
+    /// Returns the certificate of a file with those of its issuers.
+    pub(crate) fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        let certificates = certificates.map_err(|_| of_certificate(path, &"is not valid PEM"))?;
+        match certificates.is_empty() {
+            true => Err(of_certificate(path, &"contains no certificate in PEM")),
+            false => Ok(certificates),
         }
-        let named = |problem: &dyn fmt::Display| format!("the key file {}: {problem}", key.display());
-        let secret = read(key).map_err(|problem| named(&problem))?;
-        let key = PrivateKeyDer::from_pem_slice(&secret)
-            .map_err(|_| named(&"contains no unencrypted private key in PEM"))?;
-        Ok(Shown { chain, secret, certificates, key })
+    }
+
+    /// Reads a file of a key.
+    pub(crate) fn read_key(path: &Path) -> Result<Vec<u8>, String> {
+        read(path).map_err(|problem| of_key(path, &problem))
+    }
+
+    /// Returns the key of a file.
+    pub(crate) fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+        PrivateKeyDer::from_pem_slice(pem)
+            .map_err(|_| of_key(path, &"contains no unencrypted private key in PEM"))
+    }
+
+    fn of_authorities(path: &Path, problem: &dyn fmt::Display) -> String {
+        format!("the CA file {}: {problem}", path.display())
+    }
+
+    fn of_certificate(path: &Path, problem: &dyn fmt::Display) -> String {
+        format!("the certificate file {}: {problem}", path.display())
+    }
+
+    fn of_key(path: &Path, problem: &dyn fmt::Display) -> String {
+        format!("the key file {}: {problem}", path.display())
     }
 
     fn read(path: &Path) -> Result<Vec<u8>, String> {

@@ -35,7 +35,7 @@ pub(crate) const LEVELS: [Level; 18] = [
         folder: "client-sdk/endpoint/src",
         enforced: true,
         most: 16,
-        rooms: &["problem", "gathered", "one_task", "address", "token", "tls", "access"],
+        rooms: &["problem", "gathered", "one_task", "address", "token", "tls", "server", "access"],
     },
     Level {
         folder: "client-sdk/src",
