@@ -2,13 +2,14 @@
 //!
 //! All faults at once, each with line and path. Nothing is clamped. Listeners and the service are on
 //! loopback, since the connections between service and proxy are not encrypted; another address is a fault
-//! unless it is allowed.
+//! unless it is allowed. Files of certificates are read when the proxy starts, and by
+//! [`check_files`](Config::check_files).
 
 mod connect;
+mod tls;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use damper_sdk::document;
@@ -19,6 +20,8 @@ use serde::Deserialize;
 use self::connect::ConnectFile;
 pub(crate) use self::connect::normal;
 pub use self::connect::{Connect, ConnectHost};
+use self::tls::InboundTlsFile;
+pub use self::tls::{InboundTls, Peer, Tls};
 
 /// All faults of a configuration, with their lines.
 pub type ConfigError = document::Error;
@@ -62,6 +65,8 @@ pub struct Inbound {
     pub to: SocketAddr,
     /// Flags of requests are dropped: callers are not trusted.
     pub edge: bool,
+    /// TLS from callers.
+    pub tls: Option<InboundTls>,
 }
 
 /// A listener for the calls to one callee.
@@ -86,20 +91,6 @@ pub struct Callee {
     pub tls: Option<Tls>,
 }
 
-/// TLS to endpoints.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default, deny_unknown_fields)]
-pub struct Tls {
-    /// Authorities to trust, PEM. Default: those of the system.
-    pub ca_file: Option<PathBuf>,
-    /// Client certificate, PEM.
-    pub cert_file: Option<PathBuf>,
-    /// Its key, PEM.
-    pub key_file: Option<PathBuf>,
-    /// Name that certificates must match. Default: the host.
-    pub server_name: Option<String>,
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
@@ -117,6 +108,7 @@ struct InboundFile {
     listen: String,
     to: String,
     edge: bool,
+    tls: Option<InboundTlsFile>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -136,6 +128,15 @@ impl Config {
     /// All faults together.
     pub fn read(text: &str, how: ReadConfig) -> Result<Self, ConfigError> {
         document::parse_one(text, |value, faults| document::read(value, |file| checked(file, how), faults))
+    }
+
+    /// Checks the files of certificates that a start reads. Blocks.
+    ///
+    /// # Errors
+    /// All faults together.
+    pub fn check_files(&self) -> Result<(), Faults> {
+        let tls = self.inbound.as_ref().and_then(|inbound| inbound.tls.as_ref());
+        tls.map_or(Ok(()), |tls| tls.load(None).map(|_| ()))
     }
 }
 
@@ -193,7 +194,9 @@ impl Check {
                 self.faults.add("inbound.to", format!("{to} is the address of the listener itself"));
             }
         }
-        Some(Inbound { listen: listen?, to: to?, edge: file.edge })
+        let tls = file.tls.map(|tls| self.inbound_tls(tls));
+        let tls = tls.map_or(Some(None), |tls| tls.map(Some));
+        Some(Inbound { listen: listen?, to: to?, edge: file.edge, tls: tls? })
     }
 
     fn outbound(&mut self, index: usize, file: OutboundFile) -> Option<Outbound> {

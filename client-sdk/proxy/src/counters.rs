@@ -66,6 +66,9 @@ pub(crate) struct Counters {
     rejected: AtomicU64,
     /// Why the newest configuration is not in force.
     rejection: Mutex<Option<String>>,
+    /// Why changed certificates for callers are not in force.
+    tls_fault: Mutex<Option<String>>,
+    failed_handshakes: AtomicU64,
     context: [AtomicU64; WAYS.len()],
     table_full: AtomicU64,
     head_full: AtomicU64,
@@ -101,6 +104,8 @@ pub struct Snapshot {
     pub configurations: u64,
     /// Changed configurations that were rejected.
     pub rejected_configurations: u64,
+    /// Connections of callers that failed at TLS.
+    pub failed_handshakes: u64,
 }
 
 impl Counters {
@@ -135,22 +140,29 @@ impl Counters {
     /// Counts a changed configuration that is in force.
     pub(crate) fn applied(&self) {
         self.configurations.fetch_add(1, Ordering::Relaxed);
-        self.rejection_lock().take();
+        lock(&self.rejection).take();
     }
 
     /// Counts a changed configuration that is not in force, unless it was tried again.
     pub(crate) fn rejected(&self, problem: String, is_again: bool) {
         self.rejected.fetch_add(u64::from(!is_again), Ordering::Relaxed);
-        *self.rejection_lock() = Some(problem);
+        *lock(&self.rejection) = Some(problem);
     }
 
-    /// Returns why the newest configuration is not in force.
+    /// Notes why changed certificates for callers are not in force.
+    pub(crate) fn tls_fault(&self, problem: Option<String>) {
+        *lock(&self.tls_fault) = problem;
+    }
+
+    pub(crate) fn handshake_failed(&self) {
+        self.failed_handshakes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns why the newest configuration, or a file of it, is not in force.
     pub(crate) fn rejection(&self) -> Option<String> {
-        self.rejection_lock().clone()
-    }
-
-    fn rejection_lock(&self) -> MutexGuard<'_, Option<String>> {
-        self.rejection.lock().unwrap_or_else(PoisonError::into_inner)
+        let faults = [&self.rejection, &self.tls_fault].map(|fault| lock(fault).clone());
+        let problems: Vec<_> = faults.into_iter().flatten().collect();
+        (!problems.is_empty()).then(|| problems.join("\n"))
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -172,6 +184,7 @@ impl Counters {
             byte_tunnels: not_http2 + unlisted,
             configurations: read(&self.configurations),
             rejected_configurations: read(&self.rejected),
+            failed_handshakes: read(&self.failed_handshakes),
         }
     }
 
@@ -197,12 +210,19 @@ impl Counters {
         family("damper_proxy_tunnels_total", "Connections by CONNECT.", "kind", &tunnels);
         let changes = [("applied", &self.configurations), ("rejected", &self.rejected)];
         family("damper_proxy_config_changes_total", "Changed configurations.", "result", &changes);
-        let (name, is_rejected) = ("damper_proxy_config_rejected", self.rejection_lock().is_some());
+        let failed = [("", &self.failed_handshakes)];
+        let help = "Connections of callers that failed at TLS.";
+        family("damper_proxy_handshakes_failed_total", help, "", &failed);
+        let (name, is_rejected) = ("damper_proxy_config_rejected", self.rejection().is_some());
         let _ =
             writeln!(text, "# HELP {name} 1 if the newest configuration was rejected.\n# TYPE {name} gauge");
         let _ = writeln!(text, "{name} {}", u8::from(is_rejected));
         text
     }
+}
+
+fn lock(fault: &Mutex<Option<String>>) -> MutexGuard<'_, Option<String>> {
+    fault.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! is drained too, so that a service which ends gracefully ends so for its callers.
 
 mod link;
+mod peer_header;
+mod tls;
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -17,11 +19,14 @@ use http::uri::{Authority, Scheme};
 use http::{HeaderMap, Request, Response, Uri, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tower::{Layer as _, Service};
 
 use self::link::Link;
+use self::tls::Caller;
+pub(crate) use self::tls::Tls;
 use crate::context::{Contexts, Ids, Kept, carriers};
 use crate::counters::{Counters, LeftOut};
 use crate::failure::{self, Reset};
@@ -39,6 +44,8 @@ pub(crate) struct Inbound {
     pub(crate) contexts: Arc<Contexts>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) reach: Arc<Reach>,
+    /// TLS from callers.
+    pub(crate) tls: Option<Arc<Tls>>,
 }
 
 /// Whether the service can be reached.
@@ -118,8 +125,33 @@ impl Inbound {
 
     async fn serve(mut serves: watch::Receiver<Arc<Self>>, stream: TcpStream, drain: Drain) {
         let shared = Arc::clone(&serves.borrow_and_update());
+        let Some(tls) = &shared.tls else {
+            return Self::converse(Arc::clone(&shared), serves, stream, None, drain).await;
+        };
+        let accepted = tokio::select! {
+            accepted = tls.accept(stream) => accepted,
+            () = drain.stops.cancelled() => return,
+        };
+        match accepted {
+            Ok((stream, caller)) => {
+                Self::converse(Arc::clone(&shared), serves, stream, Some(caller), drain).await;
+            }
+            Err(problem) => {
+                shared.counters.handshake_failed();
+                tracing::debug!(target: "damper", "connection of a caller without TLS: {problem}");
+            }
+        }
+    }
+
+    async fn converse(
+        shared: Arc<Self>,
+        mut serves: watch::Receiver<Arc<Self>>,
+        io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        caller: Option<Caller>,
+        drain: Drain,
+    ) {
         let link = Arc::new(Link::new(shared.to));
-        let forward = Forward { shared: Arc::clone(&shared), link: Arc::clone(&link) };
+        let forward = Forward { shared: Arc::clone(&shared), link: Arc::clone(&link), caller };
         let service: ServerService<Forward> = shared.layer.layer(forward);
         let service = service_fn(move |request| service.clone().call(request));
         let is_late = drain.begins.is_cancelled();
@@ -131,7 +163,7 @@ impl Inbound {
                 _ = serves.changed() => {}
             }
         };
-        listen::serve(stream, service, goodbye).await;
+        listen::serve(io, service, goodbye).await;
     }
 }
 
@@ -140,6 +172,8 @@ impl Inbound {
 pub(crate) struct Forward {
     shared: Arc<Inbound>,
     link: Arc<Link>,
+    /// Who has connected over TLS.
+    caller: Option<Caller>,
 }
 
 /// Ends the request in the table with its response.
@@ -163,7 +197,10 @@ impl Service<Request<Incoming>> for Forward {
     }
 
     fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
-        let Self { shared, link } = self.clone();
+        let Self { shared, link, caller } = self.clone();
+        if let Some(caller) = caller {
+            caller.mark(request.headers_mut());
+        }
         let context = request.extensions_mut().remove::<Context>();
         let context = context.expect("the server layer adds the context");
         let kept = shared.keep(context.clone(), request.headers_mut());

@@ -27,7 +27,9 @@ mod proxy;
 mod request_body;
 
 pub use admin::Admin;
-pub use config::{Callee, Config, ConfigError, Connect, ConnectHost, Inbound, Outbound, ReadConfig, Tls};
+pub use config::{
+    Callee, Config, ConfigError, Connect, ConnectHost, Inbound, InboundTls, Outbound, Peer, ReadConfig, Tls,
+};
 pub use counters::Snapshot;
 pub use follow::Follow;
 pub use listeners::StartError;

@@ -17,7 +17,7 @@ use crate::config::{self, Config};
 use crate::connect::Connect;
 use crate::context::Contexts;
 use crate::counters::Counters;
-use crate::inbound::{Inbound, Reach};
+use crate::inbound::{Inbound, Reach, Tls};
 use crate::listen::{self, Drain};
 use crate::outbound::Outbound;
 
@@ -34,6 +34,14 @@ pub enum StartError {
         address: SocketAddr,
         /// Error of the system.
         source: std::io::Error,
+    },
+    /// A file of a certificate cannot be used.
+    #[error("{path}: {problem}")]
+    File {
+        /// Path in the configuration.
+        path: String,
+        /// The file, with the reason.
+        problem: String,
     },
     /// The name or the endpoints of a callee are wrong.
     #[error("{path}: {faults}")]
@@ -145,10 +153,15 @@ impl Listeners {
             }
         }
         let Shared { damper, contexts, counters, reach, draining } = &self.shared;
+        let has_changed = config.inbound.as_ref() != self.inbound.first().map(|slot| &slot.config);
+        let settings =
+            config.inbound.as_ref().filter(|_| has_changed).and_then(|inbound| inbound.tls.clone());
+        let tls = open(settings, counters, &mut faults).await;
         let inbound = |inbound: &config::Inbound| {
             let layer = if inbound.edge { damper.server_layer().edge() } else { damper.server_layer() };
             let (contexts, counters) = (Arc::clone(contexts), Arc::clone(counters));
-            Ok(Arc::new(Inbound { to: inbound.to, layer, contexts, counters, reach: Arc::clone(reach) }))
+            let (to, reach, tls) = (inbound.to, Arc::clone(reach), tls.clone());
+            Ok(Arc::new(Inbound { to, layer, contexts, counters, reach, tls }))
         };
         let outbound =
             |outbound: &config::Outbound| Outbound::new(&outbound.callee, damper, contexts, counters);
@@ -168,6 +181,9 @@ impl Listeners {
             return Err(faults);
         }
         self.shared.reach.needs(!inbound.is_empty());
+        if has_changed {
+            self.shared.counters.tls_fault(None);
+        }
         commit(&mut self.inbound, inbound, &self.leaving);
         commit(&mut self.outbound, outbound, &self.leaving);
         commit(&mut self.connect, connect, &self.leaving);
@@ -193,6 +209,26 @@ impl Listeners {
         tokio::join!(stop(self.outbound), stop(self.connect));
         self.leaving.close();
         self.leaving.wait().await;
+    }
+}
+
+/// Reads the files of the callers' TLS, and adds the faults.
+async fn open(
+    settings: Option<config::InboundTls>,
+    counters: &Arc<Counters>,
+    faults: &mut Vec<StartError>,
+) -> Option<Arc<Tls>> {
+    let (settings, counters) = (settings?, Arc::clone(counters));
+    let opening = tokio::task::spawn_blocking(move || Tls::open(settings, &counters));
+    match opening.await.expect("it does not panic") {
+        Ok(tls) => Some(Arc::new(tls)),
+        Err(found) => {
+            for fault in found.iter() {
+                let (path, problem) = (fault.path.clone(), fault.problem.clone());
+                faults.push(StartError::File { path, problem });
+            }
+            None
+        }
     }
 }
 

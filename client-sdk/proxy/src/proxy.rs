@@ -140,7 +140,7 @@ impl Proxy {
 enum Applied {
     /// It is in force, with this drain time.
     InForce(Duration),
-    /// A listener did not open, which may be otherwise later.
+    /// A listener did not open or a file was not there, which may be otherwise later.
     Waits(Box<Config>),
     Rejected,
 }
@@ -163,7 +163,9 @@ async fn apply(
                 return Applied::InForce(config.drain);
             }
             Err(faults) => {
-                let waits = faults.iter().all(|fault| matches!(fault, StartError::Listen { .. }));
+                let may_pass =
+                    |fault: &_| matches!(fault, StartError::Listen { .. } | StartError::File { .. });
+                let waits = faults.iter().all(may_pass);
                 let lines: Vec<_> = faults.iter().map(ToString::to_string).collect();
                 (lines.join("\n"), waits.then_some(config))
             }

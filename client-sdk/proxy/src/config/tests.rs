@@ -50,6 +50,43 @@ drain: 2h
 }
 
 #[test]
+fn tls_of_callers_is_read() {
+    let inbound = |tls: &str| {
+        let text = format!("inbound: {{ listen: '0.0.0.0:1', to: '127.0.0.1:2', tls: {{ {tls} }} }}");
+        read(&text).map(|config| config.inbound.unwrap().tls.unwrap())
+    };
+    let own = inbound("cert_file: a.pem, key_file: b.pem").unwrap();
+    assert_eq!(
+        (own.files.cert_file.to_str(), own.files.client_ca_file, own.peer),
+        (Some("a.pem"), None, None)
+    );
+    for (text, peer) in [("forward", Peer::Forward), ("drop", Peer::Drop)] {
+        let tls = format!("cert_file: a, key_file: b, client_ca_file: c, peer: {text}");
+        assert_eq!(inbound(&tls).unwrap().peer, Some(peer));
+    }
+    for (tls, faults) in [
+        ("", &["tls.cert_file: required", "tls.key_file: required"][..]),
+        (
+            "client_ca_file: ''",
+            &["cert_file: required", "key_file: required", "client_ca_file: required", "peer: req"],
+        ),
+        ("cert_file: a, key_file: b, client_ca_file: c", &["inbound.tls.peer: required with client_ca_file"]),
+        (
+            "cert_file: a, key_file: b, client_ca_file: c, peer: yes",
+            &["tls.peer: \"yes\" must be forward or drop"],
+        ),
+        (
+            "cert_file: a, key_file: b, peer: drop",
+            &["tls.peer: callers show a certificate only with client_ca"],
+        ),
+        ("cert_file: a, key_file: b, ca_file: c", &["ca_file"]),
+    ] {
+        let found = inbound(tls).unwrap_err();
+        assert!(faults.iter().all(|fault| found.contains(fault)), "{tls}: {found}");
+    }
+}
+
+#[test]
 fn two_listeners_on_one_address_are_a_fault() {
     let text = "outbound:
   - { callee: a, listen: '127.0.0.1:1', to: 'b:1' }

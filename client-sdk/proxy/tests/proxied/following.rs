@@ -9,6 +9,8 @@ use damper_sdk::Damper;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
+use crate::callers_tls::handshake;
+use crate::certificates::{Authority, Files};
 use crate::draining::ask;
 use crate::peers::{Client, Server, grpc, message, read, status, within};
 use crate::{RULE, Running};
@@ -164,6 +166,33 @@ async fn listener_opens_once_its_port_is_free() {
     called(&mut Client::connect(added).await, &mut server, b"price").await;
     assert_eq!(ask(admin, "GET /readyz").await, (200, "ready\n".to_owned()));
     assert_eq!((following.running.counters)().rejected_configurations, 1, "counted once");
+}
+
+/// The files of a certificate come later than the configuration, which does not change again.
+#[tokio::test]
+async fn configuration_waits_for_the_files_of_a_certificate() {
+    let (service, files, listen) = (Server::start().await, Files::new(), free());
+    let plain = format!("inbound: {{ listen: '{listen}', to: '{}' }}\n", service.address);
+    let mut following = Following::start(&plain).await;
+    let path = |name| files.path(name).display().to_string();
+    let tls = format!("tls: {{ cert_file: '{}', key_file: '{}' }}", path("cert.pem"), path("key.pem"));
+    assert!(!following.change(&plain.replace(" }\n", &format!(", {tls} }}\n"))).await);
+    let admin = following.running.addresses.admin;
+    let body = ask(admin, "GET /readyz").await.1;
+    assert!(body.contains("inbound.tls.cert_file: ") && body.contains("inbound.tls.key_file: "), "{body}");
+    Client::connect(listen).await;
+    let authority = Authority::new();
+    // Written before the certificate, so that no moment has one without its key.
+    let pair = authority.issue(&["127.0.0.1"]);
+    files.write("key.pem", &pair.key);
+    files.write("cert.pem", &pair.cert);
+    within(async {
+        while (following.running.counters)().configurations == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    Client::over(handshake(listen, &authority, None).await.unwrap()).await;
 }
 
 #[tokio::test]

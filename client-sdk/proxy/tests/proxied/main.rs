@@ -1,6 +1,7 @@
 //! Proxies between real clients and services, over sockets.
 #![allow(clippy::unwrap_used, reason = "test helpers, which clippy does not recognize")]
 
+mod callers_tls;
 #[path = "../../../tests/control_plane/certificates.rs"]
 #[allow(dead_code, reason = "shared with the tests of the SDK")]
 mod certificates;

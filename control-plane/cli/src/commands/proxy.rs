@@ -77,7 +77,10 @@ struct AdminArgs {
 pub(crate) async fn run(session: &Session, args: ProxyArgs) -> Result<(), CliError> {
     match (args.command, args.run) {
         (Some(ProxyCommand::Check(args)), _) => {
-            read(&args)?;
+            let (_, config) = read(&args)?;
+            config
+                .check_files()
+                .map_err(|faults| CliError::Config(faults.iter().map(ToString::to_string).collect()))?;
             print_message("the configuration is valid");
             Ok(())
         }
