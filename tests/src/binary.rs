@@ -15,14 +15,20 @@ pub fn damper() -> &'static Path {
 
 fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // This test's own binary lies in <target>/<profile>/deps.
-    let own = std::env::current_exe().expect("a test has a path");
-    let profile = own.ancestors().nth(2).expect("a test lies in a build folder");
+    let profile = profile_folder();
     let optimised = profile.ends_with("release").then_some("--release");
     let arguments = ["build", "--quiet", "--package", "damper-cli", "--bin", "damper"];
     let built = Command::new(cargo).args(arguments).args(optimised).status().expect("cargo can be started");
     assert!(built.success(), "the damper binary must build");
     profile.join(format!("damper{}", std::env::consts::EXE_SUFFIX))
+}
+
+/// Returns <target>/<profile>, which has the running binary, or the running test in its folder `deps`.
+pub(crate) fn profile_folder() -> PathBuf {
+    let own = std::env::current_exe().expect("a program has a path");
+    let folder = own.parent().expect("a program lies in a folder");
+    let folder = if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder };
+    folder.to_owned()
 }
 
 /// Runs a `damper` command to its end against a server.

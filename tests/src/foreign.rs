@@ -3,6 +3,7 @@
 //! Their programs are in `tests/foreign`, one folder for each language. Each is built once for a run of the
 //! tests, with the build tool of its language.
 
+pub mod chain;
 pub mod consumers;
 mod interop;
 
@@ -11,6 +12,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_json::json;
 
 use crate::binary;
 
@@ -36,8 +40,8 @@ pub enum Habit {
     Propagates,
     /// It copies nothing; of Go alone, whose default this is.
     PropagatesNothing,
-    /// Its gRPC client makes three attempts.
-    OwnRetries,
+    /// Its gRPC client makes three attempts, all of them within a time if there is one.
+    OwnRetries(Option<Duration>),
 }
 
 /// A process that ends with the test.
@@ -168,13 +172,16 @@ pub fn free_address(host: u8) -> SocketAddr {
 impl Language {
     fn command(self, listen: SocketAddr, callee: &str, habit: Habit) -> Command {
         let program = self.built();
-        let retries = (habit == Habit::OwnRetries).then_some("own-retries");
+        let config = match habit {
+            Habit::OwnRetries(timeout) => Some(self.service_config(timeout)),
+            _ => None,
+        };
         let mut command;
         match self {
             Self::Go => {
                 command = Command::new(program);
                 command.args(["-listen", &listen.to_string(), "-callee", callee]);
-                command.args(retries.map(|_| "-own-retries"));
+                command.args(config.iter().flat_map(|config| ["-service-config", config]));
                 command.args((habit == Habit::PropagatesNothing).then_some("-propagate=false"));
                 return command;
             }
@@ -200,8 +207,25 @@ impl Language {
             }
         }
         assert_ne!(habit, Habit::PropagatesNothing, "{self:?} always propagates");
-        command.args([listen.to_string(), callee.to_owned()]).args(retries);
+        command.args([listen.to_string(), callee.to_owned()]).args(config);
         command
+    }
+
+    /// Returns a service config of gRPC with three attempts. Its time limit is for the call: gRPC's clients
+    /// have none for an attempt.
+    fn service_config(self, timeout: Option<Duration>) -> String {
+        // With 1 ms a call of grpcio sometimes never ends.
+        let wait = if self == Self::Python { "0.01s" } else { "0.001s" };
+        let codes = ["UNAVAILABLE", "DEADLINE_EXCEEDED"];
+        let policy = json!({
+            "maxAttempts": 3, "initialBackoff": wait, "maxBackoff": wait, "backoffMultiplier": 1,
+            "retryableStatusCodes": codes,
+        });
+        let mut method = json!({ "name": [{}], "retryPolicy": policy });
+        if let Some(timeout) = timeout {
+            method["timeout"] = format!("{}s", timeout.as_secs_f64()).into();
+        }
+        json!({ "methodConfig": [method] }).to_string()
     }
 
     /// The program, or the folder that it is started in, built once for a run.
@@ -219,9 +243,7 @@ impl Language {
     /// Builds a folder of tests/foreign with the tool of this language.
     fn build(self, folder: &str) -> PathBuf {
         let sources = sources(folder);
-        // A test's own binary lies in <target>/<profile>/deps.
-        let own = std::env::current_exe().expect("a test has a path");
-        let out = own.ancestors().nth(3).expect("a test lies in a build folder").join("foreign");
+        let out = binary::profile_folder().with_file_name("foreign");
         std::fs::create_dir_all(&out).expect("the build folder is writable");
         let out = out.join(folder.replace('/', "-"));
         let (mut tool, built) = match self {

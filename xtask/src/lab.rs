@@ -10,8 +10,11 @@ use crate::tools;
 /// `draw` makes tables and pictures anew; anything else is for a run.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let task = if args.first().is_some_and(|first| first == "draw") { None } else { Some("run") };
-    Command::cargo()?
-        .args(["run", "--quiet", "--release", "--locked", "--package", "damper-tests", "--bin", "lab", "--"])
+    let mut lab = Command::cargo()?;
+    if args.iter().any(|argument| argument == "--languages") {
+        lab = lab.env("DAMPER_TEST_MAVEN", tools::maven()?).env("DAMPER_TEST_PYTHON", tools::python()?);
+    }
+    lab.args(["run", "--quiet", "--release", "--locked", "--package", "damper-tests", "--bin", "lab", "--"])
         .args(task)
         .args(args)
         .env("DAMPER_WEB_UI", "off")

@@ -21,10 +21,6 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Three attempts, as many a team sets them in the client itself.
-const retries = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3, "initialBackoff": "0.001s",
-	"maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
-
 // The method of every hop of the tests; its messages are one string.
 const method = "/test.Hop/Call"
 
@@ -46,7 +42,7 @@ func hop(callee *grpc.ClientConn) *grpc.ServiceDesc {
 func main() {
 	callee := flag.String("callee", "", "address of the callee")
 	listen := flag.String("listen", "127.0.0.1:0", "address to listen on")
-	own := flag.Bool("own-retries", false, "retry in gRPC's client")
+	config := flag.String("service-config", "", "service config of gRPC's client, in JSON")
 	propagate := flag.Bool("propagate", true, "set OpenTelemetry's propagators")
 	flag.Parse()
 	if *propagate {
@@ -57,8 +53,8 @@ func main() {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithStatsHandler(otelgrpc.NewClientHandler()),
 	}
-	if *own {
-		options = append(options, grpc.WithDefaultServiceConfig(retries))
+	if *config != "" {
+		options = append(options, grpc.WithDefaultServiceConfig(*config))
 	}
 	channel, err := grpc.NewClient("passthrough:///"+*callee, options...)
 	if err != nil {

@@ -1,11 +1,12 @@
 // A service that knows nothing of Damper: grpc-js, and OpenTelemetry by `--require ./tracing.js`.
 //
-// It sends test.Hop/Call to its callee and returns the status. Arguments: the address to listen on, the address
-// of the callee, and "own-retries" for retries of gRPC's client. It prints its address once it listens, and ends
-// with its input.
+// It sends test.Hop/Call to its callee and returns the status. The answer "slow" it returns late. Arguments: the
+// address to listen on, the address of the callee, and a service config of gRPC's client. It prints its address
+// once it listens, and ends with its input.
 const grpc = require("@grpc/grpc-js");
 
-const [listen, callee, retries] = process.argv.slice(2);
+const [listen, callee, config] = process.argv.slice(2);
+const LATE_MS = 3000;
 const bytes = (message) => message;
 const hop = {
   call: {
@@ -18,25 +19,18 @@ const hop = {
     responseDeserialize: bytes,
   },
 };
-const policy = {
-  maxAttempts: 3,
-  initialBackoff: "0.001s",
-  maxBackoff: "0.001s",
-  backoffMultiplier: 1,
-  retryableStatusCodes: ["UNAVAILABLE"],
-};
-const config = { loadBalancingConfig: [], methodConfig: [{ name: [{}], retryPolicy: policy }] };
-const options = retries === "own-retries"
-  ? { "grpc.service_config": JSON.stringify(config) }
-  : { "grpc.enable_retries": 0 };
+const options = config ? { "grpc.service_config": config } : { "grpc.enable_retries": 0 };
 const Hop = grpc.makeGenericClientConstructor(hop, "Hop");
 const client = new Hop(callee, grpc.credentials.createInsecure(), options);
 
 const server = new grpc.Server();
 server.addService(hop, {
   call: (call, answer) =>
-    client.call(call.request, (error, message) =>
-      error ? answer({ code: error.code, details: error.details }) : answer(null, message)),
+    client.call(call.request, (error, message) => {
+      if (error) answer({ code: error.code, details: error.details });
+      else if (message.includes("slow")) setTimeout(answer, LATE_MS, null, message);
+      else answer(null, message);
+    }),
 });
 server.bindAsync(listen, grpc.ServerCredentials.createInsecure(), (error) => {
   if (error) throw error;

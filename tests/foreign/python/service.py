@@ -1,36 +1,17 @@
 """A service that knows nothing of Damper or OpenTelemetry: grpcio, started by `opentelemetry-instrument`.
 
 It sends test.Hop/Call to its callee and returns the status. Arguments: the address to listen on, the address of
-the callee, and "own-retries" for retries of gRPC's client. It prints its address once it listens, and ends with its
-input.
+the callee, and a service config of gRPC's client. It prints its address once it listens, and ends with its input.
 """
 
-import json
 import sys
 from concurrent import futures
 
 import grpc
 
-# Three attempts, as many a team sets them in the client itself.
-RETRIES = {
-    "methodConfig": [
-        {
-            "name": [{}],
-            "retryPolicy": {
-                "maxAttempts": 3,
-                # With 1 ms a call of this library sometimes never ends.
-                "initialBackoff": "0.01s",
-                "maxBackoff": "0.01s",
-                "backoffMultiplier": 1,
-                "retryableStatusCodes": ["UNAVAILABLE"],
-            },
-        }
-    ]
-}
 
-
-def main(listen, callee, *habits):
-    own = [("grpc.service_config", json.dumps(RETRIES))] if "own-retries" in habits else [("grpc.enable_retries", 0)]
+def main(listen, callee, config=None):
+    own = [("grpc.service_config", config)] if config else [("grpc.enable_retries", 0)]
     # Without serializers a message is its bytes.
     call = grpc.insecure_channel(callee, own).unary_unary("/test.Hop/Call")
 

@@ -63,7 +63,11 @@ impl Figures {
     /// The numbers of a scenario's run.
     #[must_use]
     pub fn of(record: &Record, scenario: &Scenario) -> Self {
-        let (parts, faulty) = (&scenario.parts, scenario.faulty() - 1);
+        Self::at(record, &scenario.parts, scenario.faulty() - 1)
+    }
+
+    /// The same for any chain; `faulty` is the layer with the fault, the top is 0.
+    pub(super) fn at(record: &Record, parts: &Parts, faulty: usize) -> Self {
         let part = |due| Part::of(record, faulty, due);
         Self {
             healthy: part(parts.warm_up..parts.broken()),
@@ -79,7 +83,7 @@ impl Figures {
 }
 
 impl Part {
-    fn of(record: &Record, faulty: usize, due: Range<Duration>) -> Self {
+    pub(super) fn of(record: &Record, faulty: usize, due: Range<Duration>) -> Self {
         let range = requests(&record.ended, &due);
         let ended = &record.ended[range.clone()];
         let requests = ended.len();

@@ -74,7 +74,7 @@ pub enum Answer {
 pub async fn run(spec: Spec) -> anyhow::Result<()> {
     let damper = connect(&spec).await?;
     let next = stub::next(&spec, damper.as_ref())?;
-    let desk = Arc::new(Desk { gate: Gate::new(spec.seed, spec.capacity), arrivals: Mutex::default() });
+    let desk = Arc::new(Desk { gate: Gate::new(spec.seed, spec.capacity), arrivals: Arrivals::default() });
     let served = Arc::clone(&desk);
     let hop = Hop::serve(damper.as_ref().map(Damper::server_layer), move |request| {
         handle(Arc::clone(&served), next.clone(), request)
@@ -88,7 +88,7 @@ pub async fn run(spec: Spec) -> anyhow::Result<()> {
                 desk.gate.set(fault);
                 say(&Answer::Done)?;
             }
-            Order::Arrivals => say(&Answer::Arrivals(desk.arrivals().clone()))?,
+            Order::Arrivals => say(&Answer::Arrivals(desk.arrivals.all()))?,
         }
     }
     Ok(())
@@ -116,18 +116,27 @@ pub(super) fn say(answer: &impl Serialize) -> anyhow::Result<()> {
 
 struct Desk {
     gate: Gate,
-    arrivals: Mutex<Vec<u32>>,
+    arrivals: Arrivals,
 }
 
-impl Desk {
-    fn arrivals(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+/// How often each request has arrived, by the number of the request.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals(Mutex<Vec<u32>>);
+
+impl Arrivals {
+    fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Books a request that has arrived.
-    fn book(&self, text: &str) -> Result<(), Status> {
+    /// Returns all counts.
+    pub(crate) fn all(&self) -> Vec<u32> {
+        self.lock().clone()
+    }
+
+    /// Counts a request that has arrived.
+    pub(crate) fn book(&self, text: &str) -> Result<(), Status> {
         let number: usize = text.parse().map_err(|_| Status::invalid_argument("not a number"))?;
-        let mut arrivals = self.arrivals();
+        let mut arrivals = self.lock();
         if arrivals.len() <= number {
             arrivals.resize(number + 1, 0);
         }
@@ -142,7 +151,7 @@ async fn handle(
     request: Request<String>,
 ) -> Result<Response<String>, Status> {
     let text = request.into_inner();
-    desk.book(&text)?;
+    desk.arrivals.book(&text)?;
     let answer = match desk.gate.pass().await {
         Ok(()) => pass_on(next, &text).await,
         Err(refused) => Err(refused),

@@ -8,6 +8,7 @@
 //! [`figures`] makes numbers of what happened.
 //! The binary `lab` runs the matrix and draws it, [`results`] is what it writes, [`targets`] what is asked of that;
 //! tests run single scenarios.
+//! [`languages`] has a chain of its own, whose services are not all in Rust.
 
 pub mod caller;
 pub mod chain;
@@ -15,6 +16,7 @@ pub mod fault;
 pub mod figures;
 pub mod fleet;
 pub mod go;
+pub mod languages;
 pub mod layer;
 pub mod load;
 mod process;

@@ -119,18 +119,20 @@ impl Fleets {
     }
 }
 
-fn read<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
     let text = fs::read_to_string(path).with_context(|| format!("can not read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is not what the lab writes", path.display()))
 }
 
-fn write(results: &impl Serialize, path: &Path) -> anyhow::Result<()> {
+pub(super) fn write(results: &impl Serialize, path: &Path) -> anyhow::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
     let mut text = serde_json::to_string(results)?;
     // A row per line: a change of one can be seen as such.
-    text = text.replace("{\"layers\":", "\n{\"layers\":");
+    for first in ["{\"layers\":", "{\"fault\":"] {
+        text = text.replace(first, &format!("\n{first}"));
+    }
     text.push('\n');
     Ok(fs::write(path, text)?)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use damper_proto::v1;
 use damper_tests::control_plane::ControlPlane;
+use damper_tests::foreign::chain::{NO_BREAKER, rules};
 use damper_tests::foreign::{Language, Process, free_address};
 use damper_tests::hop::call;
 use damper_tests::peer::{Peer, Reply};
@@ -15,12 +16,12 @@ use tokio::task::spawn_blocking;
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
-use crate::{READY, RULES};
+use crate::READY;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pair_is_on_the_routes_page_by_one_variable_each() {
     let control_plane = ControlPlane::start().await;
-    control_plane.apply(RULES).await;
+    control_plane.apply(&rules(NO_BREAKER, &[])).await;
     let bottom = Peer::by(|_| Reply::unavailable()).await;
     let (url, bottom_address) = (control_plane.url().to_owned(), bottom.address());
     let started = spawn_blocking(move || {

@@ -5,11 +5,10 @@
 use std::net::SocketAddr;
 
 use damper_tests::control_plane::ControlPlane;
+use damper_tests::foreign::chain::{NO_BREAKER, rules};
 use damper_tests::foreign::{Interop, Process, free_address};
 use tempfile::TempDir;
 use tokio::task::spawn_blocking;
-
-use crate::RULES;
 
 /// Proxies of a caller and of a server.
 struct Pair {
@@ -40,7 +39,7 @@ impl Pair {
 
 async fn same_results(client: Interop, server: Interop, host: u8) {
     let control_plane = ControlPlane::start().await;
-    control_plane.apply(RULES).await;
+    control_plane.apply(&rules(NO_BREAKER, &[])).await;
     let url = control_plane.url().to_owned();
     let names = [format!("{client:?}-caller"), format!("{server:?}-callee")].map(|name| name.to_lowercase());
     let services = names.clone();

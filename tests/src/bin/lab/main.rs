@@ -7,6 +7,7 @@ mod chart;
 mod compare;
 mod draw;
 mod fleets;
+mod languages;
 mod matrix;
 mod run;
 mod table;
@@ -52,7 +53,7 @@ enum Task {
 #[derive(Args)]
 struct Run {
     /// A selection that shows every effect; the default.
-    #[arg(long, conflicts_with_all = ["full", "fleets"])]
+    #[arg(long, conflicts_with_all = ["full", "fleets", "languages"])]
     short: bool,
     /// Every strategy against every fault on chains of two to five layers.
     #[arg(long)]
@@ -60,6 +61,9 @@ struct Run {
     /// Fleets of one caller and of a thousand small ones, in place of chains; needs Go for some of the peers.
     #[arg(long, conflicts_with = "full")]
     fleets: bool,
+    /// A chain of services in Rust, Go, Java, Node and Python; needs the build tools of all of them.
+    #[arg(long, conflicts_with_all = ["full", "fleets"])]
+    languages: bool,
     /// Only scenarios whose name (`m4/errors-100/damper`) contains this; shown, and not written.
     #[arg(long)]
     only: Option<String>,
@@ -80,6 +84,7 @@ fn main() -> anyhow::Result<()> {
         Task::Caller { spec } => until_told(caller::run(serde_json::from_str(&spec)?)),
         Task::Draw { out } => {
             draw::all(&Results::read(&out)?, &out)?;
+            languages::draw(&out)?;
             fleets::write(None, &out)
         }
         Task::Run(run) => {

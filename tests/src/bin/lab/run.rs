@@ -11,15 +11,18 @@ use damper_tests::lab::scenario::Scenario;
 use damper_tests::machine::{self, Machine};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::{Run, draw, fleets, matrix, table};
+use crate::{Run, draw, fleets, languages, matrix, table};
 
 /// What the chains are made of.
-const CRATES: [&str; 6] = ["damper-sdk", "tonic", "h2", "hyper", "tokio", "tower"];
+pub(crate) const CRATES: [&str; 6] = ["damper-sdk", "tonic", "h2", "hyper", "tokio", "tower"];
 
 /// Runs what was asked for. All scenarios run once before any runs again, so that what else the machine does at some
 /// time is spread over them.
 pub(crate) async fn run(asked: &Run) -> anyhow::Result<()> {
     ensure!(asked.runs > 0 && asked.parallel > 0, "--runs and --parallel are at least 1");
+    if asked.languages {
+        return languages::run(asked).await;
+    }
     let (selection, mut scenarios) = match asked {
         Run { fleets: true, .. } => ("fleets", matrix::fleets()),
         Run { full: true, .. } => ("full", matrix::full()),

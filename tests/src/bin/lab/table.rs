@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use damper_tests::lab::results::{Results, Row};
+use damper_tests::lab::results::{Circumstances, Results, Row};
 use damper_tests::lab::scenario::Trouble;
 use damper_tests::lab::strategy::Strategy;
 use damper_tests::lab::targets;
@@ -29,7 +29,11 @@ pub(crate) fn all(results: &Results) -> String {
 
 /// Where and how it was measured.
 pub(crate) fn machine(results: &Results) -> String {
-    let run = &results.circumstances;
+    circumstances(&results.circumstances)
+}
+
+/// The same for any run.
+pub(crate) fn circumstances(run: &Circumstances) -> String {
     let machine = &run.machine;
     let changed = if machine.commit.changed { ", with changes that were not committed" } else { "" };
     format!(
@@ -157,7 +161,12 @@ pub(crate) fn percent(share: Spread) -> String {
 }
 
 pub(crate) fn recovery(row: &Row) -> String {
-    let all: Option<Vec<f64>> = row.runs.iter().map(|run| Some(run.recovery_ms? as f64 / 1e3)).collect();
+    recovered(row.runs.iter().map(|run| run.recovery_ms))
+}
+
+/// The shortest and the longest time until a chain had recovered.
+pub(crate) fn recovered(runs: impl Iterator<Item = Option<u64>>) -> String {
+    let all: Option<Vec<f64>> = runs.map(|ms| Some(ms? as f64 / 1e3)).collect();
     match all.map(Spread::of) {
         Some(Spread { min, max, .. }) if min == max => format!("{min:.1} s"),
         Some(Spread { min, max, .. }) => format!("{min:.1}..{max:.1} s"),

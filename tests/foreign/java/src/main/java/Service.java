@@ -1,3 +1,4 @@
+import com.google.gson.Gson;
 import com.google.protobuf.StringValue;
 import io.grpc.CallOptions;
 import io.grpc.ManagedChannel;
@@ -12,15 +13,13 @@ import io.grpc.stub.ClientCalls;
 import io.grpc.stub.ServerCalls;
 import io.grpc.stub.StreamObserver;
 import java.net.InetSocketAddress;
-import java.util.List;
 import java.util.Map;
 
 /**
  * A service that knows nothing of Damper: grpc-java under OpenTelemetry's agent.
  *
  * <p>It sends test.Hop/Call to its callee and returns the status. Arguments: the address to listen on, the address of
- * the callee, and "own-retries" for retries of gRPC's client. It prints its address once it listens, and ends with its
- * input.
+ * the callee, and a service config of gRPC's client. It prints its address once it listens, and ends with its input.
  */
 final class Service {
   private static final MethodDescriptor<StringValue, StringValue> CALL =
@@ -33,8 +32,9 @@ final class Service {
 
   public static void main(String[] arguments) throws Exception {
     NettyChannelBuilder builder = NettyChannelBuilder.forAddress(address(arguments[1])).usePlaintext();
-    if (arguments.length > 2 && arguments[2].equals("own-retries")) {
-      builder.defaultServiceConfig(retries());
+    if (arguments.length > 2) {
+      Map<String, ?> config = new Gson().fromJson(arguments[2], Map.class);
+      builder.defaultServiceConfig(config);
     } else {
       builder.disableRetry();
     }
@@ -62,17 +62,5 @@ final class Service {
   private static InetSocketAddress address(String text) {
     int colon = text.lastIndexOf(':');
     return new InetSocketAddress(text.substring(0, colon), Integer.parseInt(text.substring(colon + 1)));
-  }
-
-  /** Three attempts, as many a team sets them in the client itself. */
-  private static Map<String, ?> retries() {
-    Map<String, ?> policy =
-        Map.of(
-            "maxAttempts", 3.0,
-            "initialBackoff", "0.001s",
-            "maxBackoff", "0.001s",
-            "backoffMultiplier", 1.0,
-            "retryableStatusCodes", List.of("UNAVAILABLE"));
-    return Map.of("methodConfig", List.of(Map.of("name", List.of(Map.of()), "retryPolicy", policy)));
   }
 }
