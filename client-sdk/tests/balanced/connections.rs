@@ -81,7 +81,7 @@ struct Held {
 
 impl Held {
     /// Waits for the end of the request, after which the client can count its stream as free.
-    async fn is_whole(mut self) -> Self {
+    async fn until_whole(mut self) -> Self {
         while let Some(Ok(_)) = self.body.data().await {}
         self
     }
@@ -187,7 +187,7 @@ async fn no_call_fails_or_hangs_while_the_streams_suffice() {
     let serving = tokio::spawn(async move {
         loop {
             let held = endpoint.next().await;
-            tokio::spawn(async move { held.is_whole().await.serve() });
+            tokio::spawn(async move { held.until_whole().await.serve() });
         }
     });
     for call in calls {
