@@ -3,7 +3,8 @@
 //! An HTTP/2 connection writes each frame that it gets, also when the next one comes from a task that is
 //! about to run: the body behind a request's head, the response behind another stream's. Each write is a
 //! system call, a packet and a wake-up of the peer. Here the first write after a read yields the
-//! connection's task once, and what it gets meanwhile leaves with it. Without other ready tasks that costs
+//! connection's task once, and what it gets meanwhile leaves with it. Where several tasks share that of a
+//! connection ([`OneTask`](crate::OneTask)), these alone run meanwhile. Without other ready tasks that costs
 //! one more poll. On a runtime with several workers it would also wake an idle one for that poll, so there
 //! nothing is gathered.
 

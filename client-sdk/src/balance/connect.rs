@@ -47,14 +47,14 @@ pub(super) struct Opened {
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,
-    stream_window: u32,
+    stream_window: Option<u32>,
     #[cfg(feature = "tls")]
     tls: Option<Arc<Tls>>,
 }
 
 impl Connector {
     #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only TLS needs them"))]
-    pub(super) fn new(target: &Uri, access: Arc<Access>, stream_window: u32) -> Self {
+    pub(super) fn new(target: &Uri, access: Arc<Access>, stream_window: Option<u32>) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -94,11 +94,12 @@ impl Connector {
         let (stream, limit, settings) = limit::watch(stream);
         let task = ConnectionTask::default();
         let mut builder = http2::Builder::new(task.clone());
-        builder
-            .timer(TokioTimer::new())
-            .max_header_list_size(MAX_HEAD_BYTES)
-            .initial_stream_window_size(self.stream_window)
-            .initial_connection_window_size(self.stream_window * STREAMS_IN_WINDOW);
+        builder.timer(TokioTimer::new()).max_header_list_size(MAX_HEAD_BYTES);
+        if let Some(window) = self.stream_window {
+            builder
+                .initial_stream_window_size(window)
+                .initial_connection_window_size(window * STREAMS_IN_WINDOW);
+        }
         let shaken = builder.handshake(Gathered::new(TokioIo::new(stream))).await;
         let (sender, connection) = shaken.map_err(|error| described(&error))?;
         let (tell, mut end) = oneshot::channel();

@@ -17,7 +17,7 @@ use crate::background::reconnect_backoff::ReconnectBackoff;
 
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// A shorter connection counts as a failed attempt.
-const LASTING: Duration = Duration::from_secs(1);
+pub(super) const LASTING: Duration = Duration::from_secs(1);
 
 /// Keeps the endpoint connected, by further connections too. Signals `lost` when its address may be wrong.
 pub(super) async fn run(

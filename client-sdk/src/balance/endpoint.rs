@@ -18,7 +18,7 @@ pub(crate) struct Endpoint {
     /// Requests take the first one with room.
     connections: ArcSwap<Vec<Connection>>,
     room: Arc<Room>,
-    /// True if the last attempt to connect failed.
+    /// True if the last attempt at a first connection failed.
     has_failed: AtomicBool,
 }
 
@@ -65,7 +65,9 @@ impl Endpoint {
             connections.insert(if is_first { 0 } else { connections.len() }, new.clone());
             connections
         });
-        self.has_failed.store(false, Ordering::Relaxed);
+        if is_first {
+            self.has_failed.store(false, Ordering::Relaxed);
+        }
         self.room.tell();
         load
     }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::connect::{Connector, End, Opened};
-use super::connection::LONGEST_WAIT;
+use super::connection::{LASTING, LONGEST_WAIT};
 use super::endpoint::Endpoint;
 use super::set::Shared;
 use super::stream::Load;
@@ -29,7 +29,13 @@ pub(super) async fn run(connector: &Connector, endpoint: &Arc<Endpoint>, shared:
         endpoint.room().can_grow(extras.len() + 1 < MAX_CONNECTIONS);
         tokio::select! {
             () = endpoint.room().wanted() => {}
-            Some(_) = extras.join_next() => continue,
+            Some(ended) = extras.join_next() => {
+                match ended {
+                    Ok(true) => waits = ReconnectBackoff::up_to(LONGEST_WAIT),
+                    _ => pause(endpoint, &mut waits).await,
+                }
+                continue;
+            }
         }
         if !endpoint.needs_more() || extras.len() + 1 >= MAX_CONNECTIONS {
             // A stream became free, perhaps for one of several: the others ask again.
@@ -39,7 +45,6 @@ pub(super) async fn run(connector: &Connector, endpoint: &Arc<Endpoint>, shared:
         let (target, address) = (shared.target(), endpoint.place.address);
         match connector.connect(address).await {
             Ok(opened) => {
-                waits = ReconnectBackoff::up_to(LONGEST_WAIT);
                 let (limit, count) = (opened.limit.now(), extras.len() + 2);
                 tracing::debug!(target: "damper", %target, %address, limit, count, "connection added");
                 if count == MAX_CONNECTIONS {
@@ -50,18 +55,26 @@ pub(super) async fn run(connector: &Connector, endpoint: &Arc<Endpoint>, shared:
                 }
                 let Opened { sender, limit, end } = opened;
                 let load = endpoint.connected(sender, limit, false);
+                shared.tell();
                 extras.spawn(until_idle(Arc::clone(endpoint), load, end));
             }
             Err(problem) => {
                 tracing::debug!(target: "damper", %target, %address, "no further connection: {problem}");
-                endpoint.room().can_grow(false);
-                sleep(waits.next()).await;
+                pause(endpoint, &mut waits).await;
             }
         }
     }
 }
 
-async fn until_idle(endpoint: Arc<Endpoint>, load: Arc<Load>, end: End) {
+/// Requests do not wait meanwhile.
+async fn pause(endpoint: &Endpoint, waits: &mut ReconnectBackoff) {
+    endpoint.room().can_grow(false);
+    sleep(waits.next()).await;
+}
+
+/// Returns whether the connection lasted: a server may close further connections at once.
+async fn until_idle(endpoint: Arc<Endpoint>, load: Arc<Load>, end: End) -> bool {
+    let begun = Instant::now();
     let idle = async {
         while load.was_used() {
             sleep(IDLE).await;
@@ -72,4 +85,5 @@ async fn until_idle(endpoint: Arc<Endpoint>, load: Arc<Load>, end: End) {
         () = idle => {}
     }
     endpoint.disconnected(&load);
+    begun.elapsed() >= LASTING
 }

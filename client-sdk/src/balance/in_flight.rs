@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use damper_core::circuit::Outcome;
 use damper_core::endpoints::{self, Endpoint as _};
@@ -11,6 +12,9 @@ use super::endpoint::Endpoint;
 use super::set::{Set, Shared};
 use super::stream::{Sender, Stream};
 use crate::outcome::verdict;
+
+/// Longest wait for a further connection to one endpoint; others may have room.
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct InFlight {
@@ -33,12 +37,15 @@ impl InFlight {
         begun
     }
 
-    /// Takes a stream of the endpoint; waits while a further connection is opened. `None` if there is none:
+    /// Takes a stream of the endpoint; waits a moment while a further connection is opened. `None` if there is none:
     /// the endpoint has not failed then.
     pub(super) async fn stream(&mut self, taken: Option<(Sender, Stream)>) -> Option<Sender> {
         let (sender, stream) = match taken {
             Some(taken) => taken,
-            None => self.set.endpoints().get(self.place)?.wait().await?,
+            None => {
+                let wait = self.set.endpoints().get(self.place)?.wait();
+                tokio::time::timeout(LONGEST_WAIT, wait).await.ok()??
+            }
         };
         self.stream = Some(stream);
         Some(sender)

@@ -2,7 +2,8 @@
 //!
 //! hyper queues requests beyond the limit, for as long as the streams of that connection last. Here they wait
 //! for a stream of any connection to the endpoint, and only while a further connection is being opened. A
-//! request that finds room takes no lock.
+//! request that finds room takes no lock. A stream counts until its response ends or is dropped. hyper also
+//! waits for the end of its request, so a request that goes on after its response holds one more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -14,8 +14,6 @@ use damper_endpoint::{Access, AccessSettings, Speaker, address};
 use tonic::transport::Uri;
 use tower::discover::{Change, Discover};
 
-/// As hyper has it.
-const STREAM_WINDOW: u32 = 2 << 20;
 /// A window cannot be smaller in HTTP/2 without shrinking that of the connection.
 const STREAM_WINDOWS: RangeInclusive<u32> = 64 << 10..=64 << 20;
 
@@ -42,7 +40,7 @@ pub struct Targets {
     discover: Option<Changes>,
     zone: Option<String>,
     keeps_authority: bool,
-    stream_window: u32,
+    stream_window: Option<u32>,
     tls: AccessSettings,
 }
 
@@ -72,7 +70,7 @@ pub(super) struct Checked {
     pub(super) zone: Option<Arc<str>>,
     pub(super) keeps_authority: bool,
     /// Receive window of a stream, in bytes.
-    pub(super) stream_window: u32,
+    pub(super) stream_window: Option<u32>,
     pub(super) access: Arc<Access>,
 }
 
@@ -102,7 +100,7 @@ impl Targets {
             discover: None,
             zone: None,
             keeps_authority: false,
-            stream_window: STREAM_WINDOW,
+            stream_window: None,
             tls,
         }
     }
@@ -139,10 +137,10 @@ impl Targets {
     }
 
     /// Bytes of a response that the endpoint may send before they are read, 64 KiB to 64 MiB; for all
-    /// responses of a connection together 16 times as much. Default 2 MiB.
+    /// responses of a connection together 16 times as much. Default 2 MiB, and 5 MiB together.
     #[must_use]
     pub fn stream_window(self, bytes: u32) -> Self {
-        Self { stream_window: bytes, ..self }
+        Self { stream_window: Some(bytes), ..self }
     }
 
     /// PEM file with the authorities to trust for the endpoints' certificates. Default: those of the system.
@@ -182,9 +180,9 @@ impl Targets {
             (None, None) => target.iter().map(Name::of).collect(),
         };
         let Self { discover: changes, zone, keeps_authority, stream_window, .. } = self;
-        if !STREAM_WINDOWS.contains(&stream_window) {
+        if let Some(bytes) = stream_window.filter(|bytes| !STREAM_WINDOWS.contains(bytes)) {
             let (least, most) = (STREAM_WINDOWS.start(), STREAM_WINDOWS.end());
-            faults.add("stream_window", format!("{stream_window}; must be {least} to {most} bytes"));
+            faults.add("stream_window", format!("{bytes}; must be {least} to {most} bytes"));
         }
         let (zone, access) = (zone.map(Arc::from), Arc::new(access));
         Some(Checked { target: target?, names, changes, zone, keeps_authority, stream_window, access })
