@@ -44,6 +44,8 @@ pub(crate) struct Inbound {
     pub(crate) contexts: Arc<Contexts>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) reach: Arc<Reach>,
+    /// Callers are not trusted.
+    pub(crate) is_edge: bool,
     /// TLS from callers.
     pub(crate) tls: Option<Arc<Tls>>,
 }
@@ -126,7 +128,8 @@ impl Inbound {
     async fn serve(mut serves: watch::Receiver<Arc<Self>>, stream: TcpStream, drain: Drain) {
         let shared = Arc::clone(&serves.borrow_and_update());
         let Some(tls) = &shared.tls else {
-            return Self::converse(Arc::clone(&shared), serves, stream, None, drain).await;
+            let caller = shared.is_edge.then(Caller::unknown);
+            return Self::converse(Arc::clone(&shared), serves, stream, caller, drain).await;
         };
         let accepted = tokio::select! {
             accepted = tls.accept(stream) => accepted,

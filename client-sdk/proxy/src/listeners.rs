@@ -160,8 +160,9 @@ impl Listeners {
         let inbound = |inbound: &config::Inbound| {
             let layer = if inbound.edge { damper.server_layer().edge() } else { damper.server_layer() };
             let (contexts, counters) = (Arc::clone(contexts), Arc::clone(counters));
-            let (to, reach, tls) = (inbound.to, Arc::clone(reach), tls.clone());
-            Ok(Arc::new(Inbound { to, layer, contexts, counters, reach, tls }))
+            let (to, is_edge) = (inbound.to, inbound.edge);
+            let (reach, tls) = (Arc::clone(reach), tls.clone());
+            Ok(Arc::new(Inbound { to, layer, contexts, counters, reach, is_edge, tls }))
         };
         let outbound =
             |outbound: &config::Outbound| Outbound::new(&outbound.callee, damper, contexts, counters);

@@ -3,7 +3,7 @@
 //!
 //! Subject by RFC 2253, with quotes and backslashes as hexadecimal numbers, so that no reader takes one for
 //! the end of the value. A name that cannot be written so, or not be read, is left out: the hash identifies
-//! the certificate.
+//! the certificate. So is what exceeds [`MAX_BYTES`].
 
 use std::fmt::Write as _;
 
@@ -15,12 +15,15 @@ use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 use x509_parser::x509::{AttributeTypeAndValue, RelativeDistinguishedName, X509Name};
 
+/// Servers in Java and C++ refuse heads over 8 KiB.
+const MAX_BYTES: usize = 2 << 10;
+
 /// Returns the value for a certificate.
 pub(super) fn of(certificate: &CertificateDer<'_>) -> HeaderValue {
     let mut text = String::from("Hash=");
     hex(&mut text, digest(&SHA256, certificate).as_ref());
     if let Ok((_, read)) = X509Certificate::from_der(certificate) {
-        _ = write!(text, ";Subject=\"{}\"", subject(read.subject()));
+        add(&mut text, &format!(";Subject=\"{}\"", subject(read.subject())));
         let names = read.subject_alternative_name().ok().flatten();
         let names = names.map(|names| &names.value.general_names[..]).unwrap_or_default();
         for name in names {
@@ -39,10 +42,14 @@ fn element(text: &mut String, key: &str, value: &str) {
     if !value.bytes().all(|byte| byte.is_ascii_graphic() && !br#""\"#.contains(&byte)) {
         return;
     }
-    _ = match value.contains([',', ';', '=']) {
-        true => write!(text, ";{key}=\"{value}\""),
-        false => write!(text, ";{key}={value}"),
-    };
+    let quote = if value.contains([',', ';', '=']) { "\"" } else { "" };
+    add(text, &format!(";{key}={quote}{value}{quote}"));
+}
+
+fn add(text: &mut String, part: &str) {
+    if text.len() + part.len() <= MAX_BYTES {
+        text.push_str(part);
+    }
 }
 
 /// Returns a name with its last part first.
@@ -122,6 +129,15 @@ mod tests {
             "Subject=\"CN=web,O=Shop,C=US\";DNS=web.shop;URI=spiffe://shop/web"
         );
         assert_eq!(of_parts(&[], &[]), "Subject=\"\";DNS=web.shop");
+    }
+
+    #[test]
+    fn parts_beyond_the_limit_are_left_out() {
+        let long = format!("spiffe://shop/{}", "a".repeat(MAX_BYTES));
+        assert_eq!(
+            of_parts(&[], &[&long, "spiffe://shop/web"]),
+            "Subject=\"\";DNS=web.shop;URI=spiffe://shop/web"
+        );
     }
 
     #[test]

@@ -4,14 +4,14 @@
 //! have changed. Contents that cannot be used leave the former ones in force: that is logged once, and noted
 //! until they can be. Requests over TLS never keep an `x-forwarded-client-cert` that has arrived.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use damper_endpoint::{ServerPem, problem};
 use damper_sdk::Faults;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::net::TcpStream;
-use tokio::sync::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
@@ -23,6 +23,8 @@ use crate::counters::Counters;
 static FORWARDED: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 /// Limit for a handshake, with the reading of the files.
 const WITHIN: Duration = Duration::from_secs(10);
+/// Limit for reading the files.
+const READ_WITHIN: Duration = Duration::from_secs(1);
 /// Pause before files that cannot be used are read again: they may be changing, one by one.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
@@ -30,6 +32,8 @@ pub(crate) struct Tls {
     settings: InboundTls,
     counters: Arc<Counters>,
     current: Mutex<Current>,
+    /// Its permit is that of the connection that reads the files.
+    reads: Arc<Semaphore>,
 }
 
 /// The contents in force.
@@ -55,7 +59,8 @@ impl Tls {
     pub(crate) fn open(settings: InboundTls, counters: &Arc<Counters>) -> Result<Self, Faults> {
         let (pem, config) = settings.load(None)?.expect("nothing was known");
         let current = Mutex::new(Current { pem: Arc::new(pem), config, fault: None });
-        Ok(Self { settings, counters: Arc::clone(counters), current })
+        let reads = Arc::new(Semaphore::new(1));
+        Ok(Self { settings, counters: Arc::clone(counters), current, reads })
     }
 
     /// Completes the handshake of a connection.
@@ -76,12 +81,38 @@ impl Tls {
     }
 
     async fn config(&self) -> Arc<ServerConfig> {
-        let mut current = self.current.lock().await;
-        let mut loaded = self.load(&current.pem).await;
-        if loaded.is_err() && current.fault.is_none() {
-            tokio::time::sleep(AGAIN_AFTER).await;
-            loaded = self.load(&current.pem).await;
+        // One connection reads: files that hang stop no other connection, and hold one thread.
+        if let Ok(turn) = Arc::clone(&self.reads).try_acquire_owned() {
+            self.refresh(turn).await;
         }
+        Arc::clone(&self.current().config)
+    }
+
+    async fn refresh(&self, turn: OwnedSemaphorePermit) {
+        let (known, had_fault) = {
+            let current = self.current();
+            (Arc::clone(&current.pem), current.fault.is_some())
+        };
+        let settings = self.settings.clone();
+        let loading = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            settings.load(Some(&known)).or_else(|faults| {
+                if had_fault {
+                    return Err(faults);
+                }
+                std::thread::sleep(AGAIN_AFTER);
+                settings.load(Some(&known))
+            })
+        });
+        let loaded = match tokio::time::timeout(READ_WITHIN, loading).await {
+            Ok(Ok(loaded)) => loaded.map_err(|faults| faults.to_string()),
+            _ => Err(format!("the files were not read within {READ_WITHIN:?}")),
+        };
+        self.apply(loaded);
+    }
+
+    fn apply(&self, loaded: Result<Option<(ServerPem, Arc<ServerConfig>)>, String>) {
+        let mut current = self.current();
         let fault = match loaded {
             Ok(None) => None,
             Ok(Some((pem, config))) => {
@@ -98,19 +129,19 @@ impl Tls {
             self.counters.tls_fault(fault.clone());
             current.fault = fault;
         }
-        Arc::clone(&current.config)
     }
 
-    /// Reads the files, which may block.
-    async fn load(&self, known: &Arc<ServerPem>) -> Result<Option<(ServerPem, Arc<ServerConfig>)>, String> {
-        let (settings, known) = (self.settings.clone(), Arc::clone(known));
-        let loading = tokio::task::spawn_blocking(move || settings.load(Some(&known)));
-        let loaded = loading.await.map_err(|_| "the files were not read".to_owned())?;
-        loaded.map_err(|faults| faults.to_string())
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Caller {
+    /// A caller without a certificate.
+    pub(super) fn unknown() -> Self {
+        Self { forwarded: None }
+    }
+
     /// Replaces what has arrived of a caller's certificate.
     pub(super) fn mark(&self, headers: &mut HeaderMap) {
         headers.remove(&FORWARDED);

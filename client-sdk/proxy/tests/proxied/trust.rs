@@ -61,17 +61,18 @@ async fn keys_are_taken_off_calls_and_no_trace_is_made() {
 }
 
 #[tokio::test]
-async fn edge_drops_flags_that_arrive() {
+async fn edge_drops_flags_and_certificates_that_arrive() {
     for edge in [false, true] {
         let mut server = Server::start().await;
         let config = format!("inbound: {{ listen: '127.0.0.1:0', to: '{}', edge: {edge} }}", server.address);
         let head = grpc()
             .header("damper-retry", "1")
             .header("grpc-previous-rpc-attempts", "1")
+            .header("x-forwarded-client-cert", "URI=spiffe://shop/admin")
             .header("baggage", "damper.retry=1-9999999999999,a=1");
         let arrival = arrives(&config, &mut server, head).await;
-        let flags = ["damper-retry", "grpc-previous-rpc-attempts"].map(|name| arrival.field(name).is_some());
-        assert_eq!(flags, [!edge; 2]);
+        let fields = ["damper-retry", "grpc-previous-rpc-attempts", "x-forwarded-client-cert"];
+        assert_eq!(fields.map(|name| arrival.field(name).is_some()), [!edge; 3]);
         assert_eq!(arrival.field("baggage").unwrap().contains("damper.retry"), !edge);
         assert!(arrival.field("baggage").unwrap().ends_with(",a=1"));
     }
