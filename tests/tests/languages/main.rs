@@ -53,6 +53,20 @@ async fn proxies(control_plane: &ControlPlane) -> Vec<String> {
     names
 }
 
+/// Waits until the calls of the service in Go are shown as made outside their requests; returns the path with
+/// the most attempts.
+async fn path_with_a_gap(control_plane: &ControlPlane) -> v1::ChainBound {
+    loop {
+        let chain = control_plane.fleet().get_chain(v1::GetChainRequest::default()).await;
+        let chain = chain.expect("the control plane answers").into_inner();
+        let gap = chain.edges.iter().find(|edge| edge.caller_service == "go");
+        if gap.is_some_and(|edge| edge.chain_coverage <= 0.0) {
+            return chain.worst_possible.expect("there are routes");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn services_in_six_places_retry_in_one() {
     let (control_plane, chain) = chain(Way::Proxies, [1, 2, 3, 21]).await;
@@ -114,11 +128,14 @@ async fn slow_hop_stays_one_and_healing_ends_retries() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_propagates_nothing_loses_its_flag_alone() {
-    let (_control_plane, chain) = chain(Way::Gap, [7, 8, 9, 23]).await;
+    let (control_plane, chain) = chain(Way::Gap, [7, 8, 9, 23]).await;
     chain.set(Fault::Errors);
     chain.request(0).await.expect_err("the last service refuses");
     // Three attempts of the first service, and three in one place behind the gap for each of them.
     assert_eq!(chain.handled(), 9);
+    let worst = tokio::time::timeout(READY, path_with_a_gap(&control_plane)).await.expect("coverage is 0 %");
+    let multiplying = worst.hops.iter().filter(|hop| hop.multiplies).map(|hop| hop.caller_service.as_str());
+    assert_eq!(multiplying.collect::<Vec<_>>(), ["go"], "{worst:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
