@@ -121,7 +121,7 @@ codes! {
         "Remove retryPolicy and hedgingPolicy from the gRPC service config of the callers.";
     REPEATS_BY_ENVOY = "repeats_by_envoy", Warning,
         "Envoy or a service mesh retries calls to a callee on its own, and Damper cannot limit these retries.",
-        "With Istio, set `retries: { attempts: 0 }` in the VirtualService of the callee. With Envoy, remove retry_policy from the route to the callee.";
+        "With Istio, set `retries: { attempts: 0 }` in the VirtualService of the callee. With Envoy, remove retry_policy from the route to the callee. Behind inbound proxies of Istio this finding never appears, because they set the count of attempts to 1: see docs/translation.md.";
     REPEATS_SHED = "repeats_shed", Warning,
         "A callee rejects retries: its callers together send more retries than the limit of its guard allows (setting repeat_limit).",
         "Fix the callee if it fails. Then find the caller with the most retries in `damper routes`, and lower max_attempts in its rule.";

@@ -164,7 +164,7 @@ test("an unknown service is reported, with a link back", async () => {
 
 test("no calls and a rejected request are reported", async () => {
   const { unmount } = shown("/chain", () => ({}));
-  expect(await screen.findByText(/the chain is drawn from/)).toBeTruthy();
+  expect(await screen.findByText(/the chain of calls is drawn from/)).toBeTruthy();
   unmount();
   shown("/chain", () => { throw new ConnectError("ask an admin", Code.PermissionDenied); });
   expect((await screen.findByRole("alert")).textContent).toContain("Not allowed: ask an admin");
