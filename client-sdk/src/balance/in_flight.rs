@@ -37,8 +37,8 @@ impl InFlight {
         begun
     }
 
-    /// Takes a stream of the endpoint; waits a moment while a further connection is opened. `None` if there is
-    /// none: the endpoint has not failed then.
+    /// Takes a stream of the endpoint; waits a moment while a further connection is opened. `None` if there
+    /// is none: the endpoint has not failed then.
     pub(super) async fn stream(&mut self, taken: Option<(Sender, Stream)>) -> Option<Sender> {
         let (sender, stream) = match taken {
             Some(taken) => taken,
