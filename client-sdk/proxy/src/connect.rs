@@ -6,13 +6,14 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::{self, Cursor};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::config::{self, Callee};
 use crate::context::Contexts;
 use crate::counters::{Counters, Tunnel};
 use crate::listen;
+use crate::lock::lock;
 use crate::names::{MAX_NAMES, Names, Used};
 use crate::outbound::Outbound;
 use damper_sdk::{Damper, Faults, check_name};
@@ -94,7 +95,7 @@ impl Connect {
         if let Err(error) = served {
             tracing::debug!(target: "damper", %error, "connection for CONNECT ended");
         }
-        let granted = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let granted = lock(&taken).take();
         let Some((upgrade, granted)) = granted else { return };
         let passed = match upgrade.await {
             Ok(upgraded) => self.pass(TokioIo::new(upgraded), granted, goodbye).await,
@@ -116,7 +117,7 @@ impl Connect {
         match granted {
             Ok(granted) => {
                 let upgrade = hyper::upgrade::on(&mut request);
-                *taken.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, granted));
+                *lock(taken) = Some((upgrade, granted));
             }
             Err(code) => {
                 self.counters.tunnel(Tunnel::Refused);

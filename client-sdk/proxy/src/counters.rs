@@ -1,8 +1,10 @@
 //! What the proxy counts itself. The counters of calls and served requests are the SDK's.
 
 use std::fmt::Write as _;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::lock::lock;
 
 /// Where the context of a call was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,10 +221,6 @@ impl Counters {
         let _ = writeln!(text, "{name} {}", u8::from(is_rejected));
         text
     }
-}
-
-fn lock(fault: &Mutex<Option<String>>) -> MutexGuard<'_, Option<String>> {
-    fault.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

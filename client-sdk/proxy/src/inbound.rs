@@ -10,7 +10,7 @@ mod tls;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{self, Poll};
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ use crate::counters::{Counters, LeftOut};
 use crate::failure::{self, Reset};
 use crate::fields::{self, BoxedBody, Edit};
 use crate::listen::{self, Drain};
+use crate::lock::lock;
 use crate::request_body::RequestBody;
 
 /// Time between attempts to reach a service that was not reached.
@@ -83,7 +84,7 @@ impl Reach {
     }
 
     fn target(&self) -> MutexGuard<'_, Option<SocketAddr>> {
-        self.target.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.target)
     }
 
     /// Connects until the service is reached, and again after it was lost. What was known stays until the

@@ -21,6 +21,7 @@ mod follow;
 mod inbound;
 mod listen;
 mod listeners;
+mod lock;
 mod names;
 mod outbound;
 mod proxy;

@@ -4,10 +4,12 @@
 //! that stay unused make room: with a channel after some minutes, without one at once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::lock::lock;
 
 /// Limit of names at one time.
 pub(crate) const MAX_NAMES: usize = 1_000;
@@ -90,10 +92,6 @@ fn forget<T>(known: &mut HashMap<String, Arc<Name<T>>>) {
         let is_used = Arc::strong_count(name) > 1;
         is_used || (name.opened.get().is_some() && lock(&name.used).elapsed() < KEPT)
     });
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

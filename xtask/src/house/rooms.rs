@@ -88,6 +88,7 @@ pub(crate) const LEVELS: [Level; 18] = [
         enforced: true,
         most: 16,
         rooms: &[
+            "lock",
             "config",
             "counters",
             "context",

@@ -15,9 +15,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use damper_sdk::Context;
+
+use crate::lock::lock;
 
 pub(crate) use self::ids::Ids;
 
@@ -192,10 +194,6 @@ impl Drop for Kept {
         contexts.kept.fetch_sub(1, Ordering::Relaxed);
         self.ids.each().for_each(|id| contexts.requests(id, |of_id| of_id.ends(self.is_retry)));
     }
-}
-
-fn lock<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //! taken is sent once more, on a new one.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use damper_endpoint::Gathered;
@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::listen::{CONNECTION_WINDOW, MAX_HEAD_BYTES, STREAM_WINDOW};
+use crate::lock::lock;
 use crate::request_body::RequestBody;
 
 /// Limit for a connect: the service is on this machine.
@@ -131,8 +132,4 @@ pub(super) async fn connect(to: SocketAddr) -> Result<TcpStream, String> {
     let stream = stream.map_err(|error| error.to_string())?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     Ok(stream)
-}
-
-fn lock(sender: &std::sync::Mutex<Option<Sender>>) -> std::sync::MutexGuard<'_, Option<Sender>> {
-    sender.lock().unwrap_or_else(PoisonError::into_inner)
 }

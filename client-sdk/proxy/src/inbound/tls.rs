@@ -4,7 +4,7 @@
 //! have changed. Contents that cannot be used leave the former ones in force: that is logged once, and noted
 //! until they can be. Requests over TLS never keep an `x-forwarded-client-cert` that has arrived.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use damper_endpoint::{ServerPem, problem};
@@ -19,6 +19,7 @@ use tokio_rustls::server::TlsStream;
 use super::peer_header;
 use crate::config::{InboundTls, Peer};
 use crate::counters::Counters;
+use crate::lock::lock;
 
 static FORWARDED: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 /// Limit for a handshake, with the reading of the files.
@@ -132,7 +133,7 @@ impl Tls {
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.current)
     }
 }
 
