@@ -47,6 +47,15 @@ impl Limited {
         timeout(PATIENCE, self.arrivals.recv()).await.expect("a request arrives").unwrap()
     }
 
+    /// Returns this many requests.
+    async fn hold(&mut self, count: usize) -> Vec<Held> {
+        let mut held = Vec::new();
+        for _ in 0..count {
+            held.push(self.next().await);
+        }
+        held
+    }
+
     fn open(&self) -> u32 {
         *self.open.borrow()
     }
@@ -113,10 +122,7 @@ async fn endpoint_gets_as_many_connections_as_its_limit_needs() {
     let mut endpoint = Limited::start(2).await;
     let client = at(&[&endpoint]);
     let calls: Vec<_> = (0..5).map(|_| begin(&client)).collect();
-    let mut held = Vec::new();
-    for _ in 0..5 {
-        held.push(endpoint.next().await);
-    }
+    let held = endpoint.hold(5).await;
     assert_eq!(endpoint.open(), 3);
     held.into_iter().for_each(Held::serve);
     for call in calls {
@@ -136,10 +142,7 @@ async fn endpoint_without_a_limit_keeps_one_connection() {
     let mut endpoint = Limited::start(u32::MAX).await;
     let client = at(&[&endpoint]);
     let calls: Vec<_> = (0..60).map(|_| begin(&client)).collect();
-    let mut held = Vec::new();
-    for _ in &calls {
-        held.push(endpoint.next().await);
-    }
+    let _held = endpoint.hold(calls.len()).await;
     assert_eq!(endpoint.open(), 1);
 }
 
@@ -148,10 +151,7 @@ async fn call_beyond_eight_connections_is_not_sent() {
     let mut endpoint = Limited::start(1).await;
     let client = at(&[&endpoint]);
     let calls: Vec<_> = (0..8).map(|_| begin(&client)).collect();
-    let mut held = Vec::new();
-    for _ in &calls {
-        held.push(endpoint.next().await);
-    }
+    let mut held = endpoint.hold(calls.len()).await;
     for _ in 0..3 {
         let status = ended(begin(&client)).await;
         let expected = "all streams that the endpoints allow are in use";
@@ -238,10 +238,7 @@ async fn idle_connections_close_but_for_the_first() {
     let mut endpoint = Limited::start(1).await;
     let client = at(&[&endpoint]);
     let calls: Vec<_> = (0..4).map(|_| begin(&client)).collect();
-    let mut held = Vec::new();
-    for _ in &calls {
-        held.push(endpoint.next().await);
-    }
+    let mut held = endpoint.hold(calls.len()).await;
     assert_eq!(endpoint.open(), 4);
     // One stays in use.
     let long = held.pop().unwrap();
