@@ -3,6 +3,7 @@
 //! Both ends are grpc-go (`tests/bench/go`). What a passage adds is the time of a call through it less that
 //! of a call without a proxy in the same round.
 
+mod change;
 mod pass_through;
 mod passages;
 
@@ -101,6 +102,8 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
     drop((damper, envoy));
     let row =
         row.with_all(footprint(control_plane.url(), &service_address, &mut caller, threads, size).await?);
+    drop(control_plane);
+    let row = row.with_all(change::measure(&service_address, size).await?);
     Ok((rounds, row))
 }
 
