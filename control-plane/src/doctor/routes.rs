@@ -6,7 +6,7 @@ use damper_core::OTHER_METHOD;
 use damper_core::fault::Millis;
 use damper_proto::{convert, v1};
 
-use crate::doctor::{Check, DoctorInput, codes, finding};
+use crate::doctor::{Check, DoctorInput, codes, finding, service_of};
 use crate::state::text::{many, percent};
 use crate::stats::rate_window::RateWindow;
 use crate::stats::summary::{ENOUGH_CALLS, RouteSummary, WHOLE_COVERAGE};
@@ -20,6 +20,10 @@ const FAILING: f64 = 0.01;
 /// The share of expired calls from which on they are reported.
 const LATE: f64 = 0.05;
 
+/// The share of a service's calls below which the requests that it serves with Damper are reported. Reports of
+/// callers and of the service are up to one interval apart, so the two never agree exactly.
+const BYPASSED: f64 = 0.5;
+
 pub(crate) const CHECKS: &[Check] = &[
     Check { what: "amplification is below 1.5", scope: DoctorInput::count_of_routes, find: storms },
     Check { what: "kills have taken effect", scope: DoctorInput::count_of_routes, find: stopped },
@@ -31,6 +35,7 @@ pub(crate) const CHECKS: &[Check] = &[
     Check { what: "no retries by gRPC or Envoy", scope: served_scope, find: foreign_repeats },
     Check { what: "retry limits of callees reject nothing", scope: served_scope, find: shed },
     Check { what: "calls belong to requests", scope: DoctorInput::count_of_routes, find: lost_contexts },
+    Check { what: "callers do not bypass Damper", scope: DoctorInput::count_of_clients, find: bypassed },
     Check { what: "callees are connected too", scope: DoctorInput::count_of_routes, find: unknown_callees },
     Check { what: "failing routes have a rule", scope: DoctorInput::count_of_routes, find: without_rule },
 ];
@@ -189,6 +194,42 @@ fn lost_contexts(input: &DoctorInput) -> Vec<v1::Finding> {
         (stats.total_calls as f64 >= ENOUGH_CALLS && stats.chain_coverage < WHOLE_COVERAGE)
             .then(|| format!("{} of the calls {since} belong to no request", percent(lost)))
     })
+}
+
+/// Compares what callers receive from a service with what it serves through its server layer or its proxy. Only
+/// successful calls count: others may not have reached it. Statistics of an unreachable replica are missing on
+/// either side, so nothing is concluded then.
+fn bypassed(input: &DoctorInput) -> Vec<v1::Finding> {
+    if input.is_settling() || input.replicas.iter().any(|replica| !replica.problem.is_empty()) {
+        return Vec::new();
+    }
+    let mut callees: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    for client in input.clients().filter(|client| client.serves) {
+        callees.entry(service_of(client)).or_default();
+    }
+    for RouteSummary { route, stats } in input.rows.iter().map(|row| &**row) {
+        if let Some((succeed, _)) = callees.get_mut(&*route.callee_service) {
+            *succeed += stats.calls_per_s * (1.0 - stats.error_share);
+        }
+    }
+    for ((service, _), rates) in &input.served {
+        if let Some((_, serves)) = callees.get_mut(&**service) {
+            let repeats = rates.damper_repeats_per_s + rates.grpc_repeats_per_s + rates.envoy_repeats_per_s;
+            *serves += rates.first_sends_per_s + repeats;
+        }
+    }
+    let enough = ENOUGH_CALLS / RateWindow::Minute.length().as_secs_f64();
+    let bypassed = callees
+        .into_iter()
+        .filter(|(_, (succeed, serves))| *succeed >= enough && *serves < BYPASSED * succeed);
+    let findings = bypassed.map(|(service, (succeed, serves))| {
+        let message = format!(
+            "{succeed:.1} calls/s to {service} succeed, but its processes report {serves:.1} requests/s over {}",
+            last(input)
+        );
+        finding(codes::INBOUND_BYPASSED, service, message)
+    });
+    findings.collect()
 }
 
 fn unknown_callees(input: &DoctorInput) -> Vec<v1::Finding> {

@@ -187,6 +187,45 @@ fn called_proxy_without_inbound_is_found_as_such() {
 }
 
 #[test]
+fn service_that_serves_far_less_than_its_callers_receive_is_bypassed() {
+    let mut input = input(v1::Mode::Enforce, DAY);
+    let of = |callee: &str, calls_per_s, error_share| {
+        let stats = v1::RouteStats { calls_per_s, error_share, ..Default::default() };
+        Arc::new(RouteSummary { stats, ..RouteSummary::clone(&row("shop", callee, "s.S/Get")) })
+    };
+    let serves = |first_sends_per_s, damper_repeats_per_s| {
+        let rates = v1::ServedRates { first_sends_per_s, damper_repeats_per_s, ..Default::default() };
+        vec![(("stock".into(), "s.S/Get".into()), rates)]
+    };
+    let found = |input: &DoctorInput| {
+        let findings = input.diagnosis().findings.into_iter();
+        let found: Vec<_> = findings.filter(|finding| finding.code == "inbound_bypassed").collect();
+        found.into_iter().map(|finding| (finding.subject, finding.message)).collect::<Vec<_>>()
+    };
+    let proxy = v1::Client { via: v1::Via::Proxy.into(), serves: true, ..client("stock", 1) };
+    input.clients = vec![proxy, client("shop", 1)];
+    // Calls to a service without Damper have nothing to bypass.
+    input.rows = [of("stock", 10.0, 0.2), of("shop", 10.0, 0.0), of("mail", 10.0, 0.0)].into();
+    let message =
+        "8.0 calls/s to stock succeed, but its processes report 0.0 requests/s over the last minute";
+    assert_eq!(found(&input), [("stock".to_owned(), message.to_owned())]);
+    input.served = serves(3.0, 0.9);
+    assert_eq!(found(&input).len(), 1, "3.9 of 8");
+    input.served = serves(3.0, 1.0);
+    assert!(found(&input).is_empty(), "half of them");
+    input.served.clear();
+    input.service = "shop".to_owned();
+    assert!(found(&input).is_empty(), "another service was asked about");
+    input.service = "stock".to_owned();
+    assert_eq!(found(&input).len(), 1);
+    input.replicas = vec![v1::Replica { problem: "timeout".to_owned(), ..Default::default() }];
+    assert!(found(&input).is_empty(), "reports may be missing");
+    input.replicas.clear();
+    input.rows = [of("stock", 0.33, 0.0)].into();
+    assert!(found(&input).is_empty(), "too few calls");
+}
+
+#[test]
 fn a_callee_whose_methods_another_one_serves_is_misspelt() {
     let mut input = input(v1::Mode::Enforce, DAY);
     input.clients = vec![client("shop", 1), client("price", 1), client("prices", 1)];
