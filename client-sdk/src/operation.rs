@@ -70,7 +70,7 @@ impl Source for Governed {
     fn begin(&self, now: Time) -> Begun<OperationCall> {
         let route = self.engine.route(&self.callee, &self.method);
         let context = Context::current();
-        self.engine.count_context(&route, context.as_ref());
+        self.engine.count_context(&route, context.as_ref(), false);
         let clock = self.engine.clock();
         let (deadline, flag) = Context::inherited(context.as_ref(), clock);
         let span = CallSpan::begin(Protocol::Operation, &route, &self.callee, &self.method, now);

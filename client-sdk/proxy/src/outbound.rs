@@ -131,7 +131,7 @@ impl Outbound {
         let attempts = previous.as_ref().and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
         let (Some(previous), Some(1..)) = (previous, attempts) else { return };
         self.counters.own_client_repeat();
-        request.extensions_mut().insert(CallOptions::new().no_retries());
+        request.extensions_mut().insert(CallOptions::new().repeated_by_caller());
         let has_flag = context.is_some_and(Context::is_retry) || request.headers().contains_key(&RETRY);
         if !has_flag && !self.external {
             request.headers_mut().insert(&RETRY, previous);

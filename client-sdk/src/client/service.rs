@@ -8,7 +8,7 @@ use std::mem;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll};
 
-use damper_core::{Answer, CallStart, Route, Step, Time, deadline};
+use damper_core::{Answer, CallOptions, CallStart, Route, Step, Time, deadline};
 use http::{Request, Response};
 use tonic::body::Body;
 use tower_service::Service;
@@ -49,7 +49,9 @@ impl<S> ClientService<S> {
     /// Returns the context of the request being served: from the request's extensions, or from the task.
     fn context(&self, request: &Request<Body>, route: &Route) -> Option<Context> {
         let context = request.extensions().get::<Context>().cloned().or_else(Context::current);
-        self.engine.count_context(route, context.as_ref());
+        let options = request.extensions().get::<CallOptions>();
+        let is_repeat = options.is_some_and(CallOptions::is_repeated_by_caller);
+        self.engine.count_context(route, context.as_ref(), is_repeat);
         context
     }
 

@@ -229,13 +229,14 @@ impl Runtime {
     }
 
     /// Counts a call that begins by its context: one without in a process that serves, and one that repeats a
-    /// failed call of the same request.
-    pub(crate) fn count_context(&self, route: &Route, context: Option<&Context>) {
+    /// failed call of the same request, or is declared to repeat one.
+    pub(crate) fn count_context(&self, route: &Route, context: Option<&Context>, is_repeat: bool) {
         let counters = &route.state().counters;
-        match context {
-            Some(context) if context.chain().has_failed(route.id()) => counters.count_outer_loop(),
-            None if self.serves() => counters.count_without_context(),
-            _ => {}
+        if is_repeat || context.is_some_and(|context| context.chain().has_failed(route.id())) {
+            counters.count_outer_loop();
+        }
+        if context.is_none() && self.serves() {
+            counters.count_without_context();
         }
     }
 

@@ -171,3 +171,16 @@ async fn a_call_repeated_after_its_failure_counts_as_outer_loop() {
     assert_eq!(loops, 2);
     ended(&engine, &[("ok", 1), ("attempts_exhausted", 2)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn call_declared_as_repeat_counts_as_outer_loop_and_is_sent_once() {
+    let engine = engine(enforce());
+    let mut service = governed(&engine, Peer::new([unavailable()]));
+    let mut repeat = request();
+    repeat.extensions_mut().insert(damper_core::CallOptions::new().repeated_by_caller());
+    call(&mut service, repeat).await.unwrap();
+    let mut loops = 0;
+    engine.for_each_route(|_, _, route| loops += route.state().counters.outer_loop_calls());
+    assert_eq!(loops, 1);
+    ended(&engine, &[("policy_off", 1)]);
+}

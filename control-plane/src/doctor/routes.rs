@@ -138,9 +138,7 @@ fn outer_loops(input: &DoctorInput) -> Vec<v1::Finding> {
         let caller = &row.route.caller_service;
         let rate = row.stats.outer_loop_calls_per_s;
         let share = percent(rate / row.stats.calls_per_s.max(f64::MIN_POSITIVE));
-        let message = format!(
-            "{caller} calls again after a failed call of the same request: {rate:.2}/s, {share} of the calls"
-        );
+        let message = format!("{caller} makes failed calls again: {rate:.2}/s, {share} of the calls");
         finding(codes::OUTER_LOOP, &row.route.names().join(" "), message)
     });
     findings.collect()

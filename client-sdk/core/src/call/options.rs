@@ -12,13 +12,14 @@ pub struct CallOptions {
     max_attempts: u32,
     timeout: Option<Duration>,
     is_idempotent: bool,
+    is_repeat: bool,
 }
 
 impl CallOptions {
     /// Returns options that change nothing.
     #[must_use]
     pub const fn new() -> Self {
-        Self { max_attempts: u32::MAX, timeout: None, is_idempotent: false }
+        Self { max_attempts: u32::MAX, timeout: None, is_idempotent: false, is_repeat: false }
     }
 
     /// Sends the call once: no retries, no hedges. If it fails its fate is `policy_off`, and layers above may
@@ -26,6 +27,13 @@ impl CallOptions {
     #[must_use]
     pub const fn no_retries(self) -> Self {
         self.max_attempts(1)
+    }
+
+    /// Declares that the caller makes a failed call again, by a retry policy or loop of its own. It is sent once.
+    /// A gRPC call then counts as an outer loop.
+    #[must_use]
+    pub const fn repeated_by_caller(self) -> Self {
+        Self { is_repeat: true, ..self.no_retries() }
     }
 
     /// Limits the attempts of the call, the first one included. A larger number than the rule's has no
@@ -65,6 +73,12 @@ impl CallOptions {
     #[must_use]
     pub fn deadline(&self, now: Time) -> Option<Time> {
         self.timeout.map(|timeout| now + timeout)
+    }
+
+    /// Returns true if the caller makes a failed call again.
+    #[must_use]
+    pub const fn is_repeated_by_caller(&self) -> bool {
+        self.is_repeat
     }
 
     /// Returns true if the request may be processed more than once.
