@@ -204,6 +204,10 @@ impl Check {
         let listen = self.listener(&format!("{path}.listen"), &file.listen, false);
         let callee = Callee { name: file.callee, to: file.to, external: file.external, tls: file.tls };
         self.callee(&path, &callee);
+        if listen.is_some_and(|listen| callee.to.parse() == Ok(listen)) {
+            self.faults
+                .add(format!("{path}.to"), format!("{} is the address of the listener itself", callee.to));
+        }
         Some(Outbound { listen: listen?, callee })
     }
 

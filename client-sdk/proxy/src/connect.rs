@@ -75,7 +75,7 @@ impl Connect {
     ) -> Result<Self, Faults> {
         let mut listed = HashMap::new();
         for host in &config.callees {
-            let outbound = Outbound::new(&host.callee, damper, contexts, counters)?;
+            let outbound = Outbound::new(&host.callee, None, damper, contexts, counters)?;
             listed.insert(host.host.clone(), outbound);
         }
         let (contexts, counters) = (Arc::clone(contexts), Arc::clone(counters));
@@ -167,7 +167,7 @@ impl Connect {
         match calls {
             Calls::Listed(outbound) => (**outbound).clone(),
             Calls::Found(used, callee) => {
-                let open = || Outbound::new(callee, &self.damper, &self.contexts, &self.counters);
+                let open = || Outbound::new(callee, None, &self.damper, &self.contexts, &self.counters);
                 used.open(|| open().expect("the name was checked, and a host with a port is a target"))
                     .clone()
             }

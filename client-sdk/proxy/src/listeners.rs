@@ -164,8 +164,9 @@ impl Listeners {
             let (reach, tls) = (Arc::clone(reach), tls.clone());
             Ok(Arc::new(Inbound { to, layer, contexts, counters, reach, is_edge, tls }))
         };
-        let outbound =
-            |outbound: &config::Outbound| Outbound::new(&outbound.callee, damper, contexts, counters);
+        let outbound = |outbound: &config::Outbound| {
+            Outbound::new(&outbound.callee, Some(outbound.listen), damper, contexts, counters)
+        };
         let connect = |connect: &config::Connect| {
             Connect::new(connect.clone(), damper, contexts, counters).map(Arc::new)
         };

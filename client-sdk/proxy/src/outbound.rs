@@ -3,7 +3,7 @@
 //! The key of the request is taken off each call. What is not gRPC goes to the callee without the client
 //! layer: it is forwarded and never repeated. The bodies of calls are bytes here.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -49,19 +49,24 @@ struct Origin {
 }
 
 impl Outbound {
-    /// Returns the calls to a callee, in the current runtime.
+    /// Returns the calls to a callee, in the current runtime. `listen`: where the service makes them.
     ///
     /// # Errors
     /// The problems of name and endpoints.
     pub(crate) fn new(
         callee: &Callee,
+        listen: Option<SocketAddr>,
         damper: &Damper,
         contexts: &Arc<Contexts>,
         counters: &Arc<Counters>,
     ) -> Result<Self, Faults> {
         let layer = damper.client_layer(&callee.name)?;
         let layer = if callee.external { layer.external() } else { layer };
-        let plain = balanced(targets(callee))?;
+        let targets = targets(callee);
+        let plain = balanced(match listen {
+            Some(listen) => targets.never_at(listen),
+            None => targets,
+        })?;
         // Only a channel that is wrapped directly has its endpoints reported.
         drop(layer.layer(plain.clone()));
         let keep_stop: fn(_) -> _ = if callee.external { obey_none } else { obey };

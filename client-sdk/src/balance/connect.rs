@@ -48,13 +48,19 @@ pub(super) struct Opened {
 pub(super) struct Connector {
     tcp: HttpConnector,
     stream_window: Option<u32>,
+    never: Option<SocketAddr>,
     #[cfg(feature = "tls")]
     tls: Option<Arc<Tls>>,
 }
 
 impl Connector {
     #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only TLS needs them"))]
-    pub(super) fn new(target: &Uri, access: Arc<Access>, stream_window: Option<u32>) -> Self {
+    pub(super) fn new(
+        target: &Uri,
+        access: Arc<Access>,
+        stream_window: Option<u32>,
+        never: Option<SocketAddr>,
+    ) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -65,6 +71,7 @@ impl Connector {
         Self {
             tcp,
             stream_window,
+            never,
             #[cfg(feature = "tls")]
             tls: Tls::of(target, access),
         }
@@ -73,6 +80,9 @@ impl Connector {
     /// # Errors
     /// The reason why there is no connection.
     pub(super) async fn connect(&self, address: SocketAddr) -> Result<Opened, String> {
+        if self.never == Some(address) {
+            return Err("the name leads back to this process".to_owned());
+        }
         let connecting = tokio::time::timeout(WITHIN, self.begin(address));
         connecting.await.unwrap_or_else(|_| Err(format!("not connected within {WITHIN:?}")))
     }

@@ -36,7 +36,7 @@ const AT_ONCE: usize = 64;
 pub(super) async fn run(checked: Checked, ends: Ends) {
     let shared = Arc::clone(&ends.0);
     let (lost, mut losses) = mpsc::channel(1);
-    let connector = Connector::new(&checked.target, checked.access, checked.stream_window);
+    let connector = Connector::new(&checked.target, checked.access, checked.stream_window, checked.never);
     let mut crew =
         Crew { connector, shared, zone: checked.zone, lost, tasks: JoinSet::new(), kept: Vec::new() };
     let (mut names, mut changes, mut looks) = (checked.names, checked.changes, Looks::default());

@@ -41,6 +41,7 @@ pub struct Targets {
     zone: Option<String>,
     keeps_authority: bool,
     stream_window: Option<u32>,
+    never: Option<SocketAddr>,
     tls: AccessSettings,
 }
 
@@ -71,6 +72,8 @@ pub(super) struct Checked {
     pub(super) keeps_authority: bool,
     /// Receive window of a stream, in bytes.
     pub(super) stream_window: Option<u32>,
+    /// Address that is no endpoint.
+    pub(super) never: Option<SocketAddr>,
     pub(super) access: Arc<Access>,
 }
 
@@ -101,6 +104,7 @@ impl Targets {
             zone: None,
             keeps_authority: false,
             stream_window: None,
+            never: None,
             tls,
         }
     }
@@ -143,6 +147,13 @@ impl Targets {
         Self { stream_window: Some(bytes), ..self }
     }
 
+    /// Refuses an address as an endpoint: that of a proxy which forwards to these targets. A name that leads back
+    /// there would send its calls in a circle.
+    #[must_use]
+    pub fn never_at(self, address: SocketAddr) -> Self {
+        Self { never: Some(address), ..self }
+    }
+
     /// PEM file with the authorities to trust for the endpoints' certificates. Default: those of the system.
     #[must_use]
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
@@ -179,13 +190,13 @@ impl Targets {
             (None, Some(_)) => Vec::new(),
             (None, None) => target.iter().map(Name::of).collect(),
         };
-        let Self { discover: changes, zone, keeps_authority, stream_window, .. } = self;
+        let Self { discover: changes, zone, keeps_authority, stream_window, never, .. } = self;
         if let Some(bytes) = stream_window.filter(|bytes| !STREAM_WINDOWS.contains(bytes)) {
             let (least, most) = (STREAM_WINDOWS.start(), STREAM_WINDOWS.end());
             faults.add("stream_window", format!("{bytes}; must be {least} to {most} bytes"));
         }
         let (zone, access) = (zone.map(Arc::from), Arc::new(access));
-        Some(Checked { target: target?, names, changes, zone, keeps_authority, stream_window, access })
+        Some(Checked { target: target?, names, changes, zone, keeps_authority, stream_window, never, access })
     }
 }
 

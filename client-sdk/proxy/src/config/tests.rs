@@ -96,6 +96,14 @@ fn two_listeners_on_one_address_are_a_fault() {
 }
 
 #[test]
+fn listener_that_leads_to_itself_is_a_fault() {
+    let text = "outbound: [{ callee: a, listen: '127.0.0.1:1', to: '127.0.0.1:1' }]";
+    assert!(
+        read(text).unwrap_err().contains("outbound[0].to: 127.0.0.1:1 is the address of the listener itself")
+    );
+}
+
+#[test]
 fn configuration_without_listeners_is_a_fault() {
     assert!(read("service: a").unwrap_err().contains("inbound: required"));
 }

@@ -316,3 +316,14 @@ async fn proxy_ends_when_it_is_stopped() {
     running.stop();
     timeout(PATIENCE, running.task).await.expect("the proxy ends").unwrap();
 }
+
+#[tokio::test]
+async fn name_that_leads_back_to_its_listener_is_no_endpoint() {
+    let listen = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let to = format!("localhost:{}", listen.port());
+    let callee = format!("outbound: [{{ callee: callee, listen: '{listen}', to: '{to}' }}]\n");
+    let running = proxy_without_rule(&callee).await;
+    let failed = check(&mut client(running.addresses.outbound[0]), &[]).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("not sent"), "{failed}");
+}
