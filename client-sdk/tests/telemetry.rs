@@ -10,9 +10,15 @@ mod server;
 
 use std::time::Duration;
 
+use damper_sdk::balance::Targets;
 use damper_sdk::{Damper, metrics};
 use metrics_util::CompositeKey;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::callee::{REPEAT, attempts, served};
 use crate::server::{ControlPlane, rule, snapshot};
@@ -101,4 +107,31 @@ async fn histograms_are_per_route_where_a_service_asks_for_it() {
     plane.accept().await.exchange(7, 1, snapshot(vec![rule("a", 1)])).await;
     attempts(&detailed, "a").await;
     assert_eq!(attempts_timed(), Some(3));
+}
+
+#[tokio::test]
+async fn endpoints_of_a_callee_are_gauges() {
+    let mut plane = ControlPlane::start().await;
+    let (damper, _stream) = connect(&mut plane).await;
+    let recorder = DebuggingRecorder::new();
+    let _recording = ::metrics::set_default_local_recorder(&recorder);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let targets = Targets::new("http://callee").at([listener.local_addr().unwrap(), gone]);
+    let (_reporter, health) = tonic_health::server::health_reporter();
+    let serving = Server::builder().add_service(health);
+    tokio::spawn(serving.serve_with_incoming(TcpListenerStream::new(listener)));
+    let channel = damper.client_layer("b").unwrap().layer(damper_sdk::balanced(targets).unwrap());
+    let mut client = HealthClient::new(channel.clone());
+    client.check(HealthCheckRequest::default()).await.unwrap();
+    damper.shutdown().await;
+    let recorded = Recorded::of(&recorder);
+    let shown = |name, labels: &[_]| match recorded.value(name, labels) {
+        Some(DebugValue::Gauge(value)) => value.into_inner(),
+        other => panic!("{name} is {other:?}"),
+    };
+    for (state, expected) in [("connected", 1.0), ("not_connected", 1.0), ("ejected", 0.0)] {
+        assert_eq!(shown(metrics::ENDPOINTS, &[("grpc.target", "b"), ("state", state)]), expected, "{state}");
+    }
+    assert_eq!(shown(metrics::ENDPOINT_CONNECTIONS, &[("grpc.target", "b")]), 1.0);
 }

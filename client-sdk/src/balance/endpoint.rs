@@ -88,6 +88,12 @@ impl Endpoint {
         self.room.tell();
     }
 
+    /// Returns the number of open connections.
+    #[cfg(feature = "metrics")]
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load().iter().filter(|connection| connection.is_open()).count()
+    }
+
     /// Returns true if this is a change.
     pub(super) fn failed(&self) -> bool {
         !self.has_failed.swap(true, Ordering::Relaxed)

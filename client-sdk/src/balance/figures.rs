@@ -24,6 +24,17 @@ pub(crate) struct Figures {
     pub(crate) worst: Vec<Standing>,
 }
 
+/// Number of endpoints by state, and of connections to them.
+#[cfg(feature = "metrics")]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct States {
+    pub(crate) connected: usize,
+    /// Connected, but avoided by requests.
+    pub(crate) ejected: usize,
+    pub(crate) not_connected: usize,
+    pub(crate) connections: usize,
+}
+
 /// State of one endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Standing {
@@ -46,9 +57,42 @@ impl Channels {
         }
     }
 
-    /// Returns the present state. An endpoint of several channels counts once.
+    /// Returns the numbers by state; `None` if there was no channel yet.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn states(&self) -> Option<States> {
+        let channels = self.known();
+        if channels.is_empty() {
+            return None;
+        }
+        let sets = channels.iter().filter_map(Weak::upgrade).map(|channel| channel.set());
+        let connections =
+            sets.map(|set| set.endpoints().iter().map(|endpoint| endpoint.connections()).sum::<usize>());
+        let mut states = States { connections: connections.sum(), ..States::default() };
+        for standing in Self::standings(&channels).values() {
+            *match (standing.is_connected, standing.is_ejected) {
+                (false, _) => &mut states.not_connected,
+                (true, true) => &mut states.ejected,
+                (true, false) => &mut states.connected,
+            } += 1;
+        }
+        Some(states)
+    }
+
+    /// Returns the present state.
     pub(crate) fn figures(&self) -> Figures {
-        let channels = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut worst: Vec<_> = Self::standings(&self.known()).into_values().collect();
+        let count = worst.len();
+        worst.sort_by(Standing::by_badness);
+        worst.truncate(MAX_REPORTED);
+        Figures { count, worst }
+    }
+
+    fn known(&self) -> Vec<Weak<Shared>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the state of each endpoint. One of several channels counts once.
+    fn standings(channels: &[Weak<Shared>]) -> BTreeMap<SocketAddr, Standing> {
         let mut endpoints = BTreeMap::<SocketAddr, Standing>::new();
         for channel in channels.iter().filter_map(Weak::upgrade) {
             for endpoint in channel.set().endpoints() {
@@ -56,11 +100,7 @@ impl Channels {
                 endpoints.entry(more.address).and_modify(|known| known.join(&more)).or_insert(more);
             }
         }
-        let mut worst: Vec<_> = endpoints.into_values().collect();
-        let count = worst.len();
-        worst.sort_by(Standing::by_badness);
-        worst.truncate(MAX_REPORTED);
-        Figures { count, worst }
+        endpoints
     }
 }
 

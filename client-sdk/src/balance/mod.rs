@@ -50,6 +50,8 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 pub use self::body::BalancedBody;
+#[cfg(feature = "metrics")]
+pub(crate) use self::figures::States;
 pub(crate) use self::figures::{Channels, Figures, Standing};
 pub(crate) use self::set::Shared;
 pub use self::targets::{Target, Targets};

@@ -14,6 +14,7 @@ use damper_core::{Code, Counters, Ending};
 
 use super::Stop;
 use crate::background::turns::Turns;
+use crate::balance::States;
 use crate::metrics::*;
 use crate::routes::Runtime;
 
@@ -43,6 +44,9 @@ pub(crate) async fn publish(engine: &Runtime) {
             let labels = [(METHOD_LABEL, method.into()), (TARGET_LABEL, Arc::clone(&target).into())];
             publish_route(&Series(labels.map(into_label).into()), &route.state().counters);
             turns.done().await;
+        }
+        if let Some(states) = callee.channels().states() {
+            publish_endpoints(&target, states);
         }
     }
     #[cfg(feature = "queue")]
@@ -119,6 +123,20 @@ fn publish_served(method: &Series, served: &Served) {
     method.export(SERVER_WOULD_SHED_REPEATS, [], served.would_be_shed());
 }
 
+fn publish_endpoints(target: &Arc<str>, states: States) {
+    let States { connected, ejected, not_connected, connections } = states;
+    let gauge = |name, further: &[(&'static str, &'static str)], value: usize| {
+        let further = further.iter().map(|(label, value)| Label::from_static_parts(label, value));
+        let target = into_label((TARGET_LABEL, Arc::clone(target).into()));
+        let labels: Vec<_> = [target].into_iter().chain(further).collect();
+        ::metrics::gauge!(target: "damper", name, labels).set(value as f64);
+    };
+    for (state, value) in [("connected", connected), ("ejected", ejected), ("not_connected", not_connected)] {
+        gauge(ENDPOINTS, &[(STATE_LABEL, state)], value);
+    }
+    gauge(ENDPOINT_CONNECTIONS, &[], connections);
+}
+
 #[cfg(feature = "queue")]
 fn publish_hand_overs(engine: &Runtime) {
     let process = Series(Vec::new());
@@ -149,6 +167,12 @@ fn describe() {
         ),
     ] {
         ::metrics::describe_counter!(name, Unit::Count, text);
+    }
+    for (name, text) in [
+        (ENDPOINTS, "Endpoints of a callee, by state"),
+        (ENDPOINT_CONNECTIONS, "Open connections to the endpoints of a callee"),
+    ] {
+        ::metrics::describe_gauge!(name, Unit::Count, text);
     }
     for (name, text) in [
         (CALL_DURATION, "From a call's first attempt to the end of its response"),

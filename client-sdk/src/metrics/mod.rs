@@ -32,6 +32,14 @@
 //! Counters of the server layer only have the label `grpc.method`. A counter with a further label appears
 //! with its first value, as do `would_hedges` and the two after it.
 //!
+//! **Gauges** of callees with a [balanced](crate::balanced) channel, or behind `damper proxy`, have the label
+//! `grpc.target`.
+//!
+//! | gauge | further labels | shows |
+//! |---|---|---|
+//! | [`damper.endpoints`](ENDPOINTS) | `state`: `connected`, `ejected`, `not_connected` | endpoints; requests avoid ejected ones |
+//! | [`damper.endpoint_connections`](ENDPOINT_CONNECTIONS) | | open connections to all endpoints |
+//!
 //! **Histograms**, in seconds, have the label `grpc.target`, and `grpc.method` with
 //! `Options::histograms_per_route`, which adds some dozen series per route and process.
 //!
@@ -98,6 +106,10 @@ pub const SERVER_SHED_REPEATS: &str = "damper.server.shed_repeats";
 pub const SERVER_WOULD_SHED_REPEATS: &str = "damper.server.would_shed_repeats";
 /// Counter: failed calls that were to become jobs, by `result`.
 pub const HAND_OVERS: &str = "damper.hand_overs";
+/// Gauge: endpoints of a callee, by `state`.
+pub const ENDPOINTS: &str = "damper.endpoints";
+/// Gauge: open connections to the endpoints of a callee.
+pub const ENDPOINT_CONNECTIONS: &str = "damper.endpoint_connections";
 /// Histogram: seconds from a call's first attempt to the end of its response.
 pub const CALL_DURATION: &str = "damper.call.duration";
 /// Histogram: seconds from sending an attempt to its end, as in gRFC A66.
@@ -117,5 +129,7 @@ pub const FATE_LABEL: &str = "fate";
 pub const WOULD_LABEL: &str = "would";
 /// Label: which software sent a retry.
 pub const SOURCE_LABEL: &str = "source";
+/// Label: state of an endpoint.
+pub const STATE_LABEL: &str = "state";
 /// Label: result of a hand-over.
 pub const RESULT_LABEL: &str = "result";
