@@ -10,6 +10,7 @@ mod draining;
 mod following;
 mod keys;
 mod limits;
+mod lost;
 mod peers;
 mod pieces;
 mod resets;
