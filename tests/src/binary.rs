@@ -99,9 +99,7 @@ impl Served {
 
     /// The most memory that the process has had at once (`VmHWM`), in MiB.
     pub fn memory_peak_mib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux counts it");
-        peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
+        memory_kib(&self.child, "VmHWM:") / 1024
     }
 
     /// SIGTERM, and waits until it has ended well.
@@ -125,6 +123,13 @@ impl Drop for Served {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Returns a figure of a process's memory, in KiB.
+pub(crate) fn memory_kib(process: &Child, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).expect("it runs");
+    let figure = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux counts it");
+    figure.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
 /// Asks until the answer is yes; fails after the time with what was waited for.

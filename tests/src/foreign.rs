@@ -123,6 +123,19 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Kills it (SIGKILL), and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a child can be killed");
+        self.child.wait().expect("a killed child ends");
+    }
+
+    /// Returns the memory that it has now (`VmRSS`), in KiB.
+    pub fn memory_kib(&self) -> u64 {
+        binary::memory_kib(&self.child, "VmRSS:")
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -133,14 +146,15 @@ impl Drop for Process {
 /// Where a proxy listens.
 #[derive(Clone, Debug)]
 pub struct ProxyAddresses {
+    admin: SocketAddr,
     inbound: Option<SocketAddr>,
     outbound: Vec<SocketAddr>,
 }
 
 impl ProxyAddresses {
     fn parse(line: &str) -> Option<Self> {
-        let listeners = line.strip_prefix("admin on ")?;
-        let mut found = Self { inbound: None, outbound: Vec::new() };
+        let (admin, listeners) = line.strip_prefix("admin on ")?.split_once(", ")?;
+        let mut found = Self { admin: admin.parse().ok()?, inbound: None, outbound: Vec::new() };
         for listener in listeners.split(", ") {
             match listener.split_once(" on ") {
                 Some(("inbound", address)) => found.inbound = address.parse().ok(),
@@ -149,6 +163,11 @@ impl ProxyAddresses {
             }
         }
         Some(found)
+    }
+
+    /// For operators.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
     }
 
     /// For callers.
