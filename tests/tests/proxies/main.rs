@@ -1,5 +1,6 @@
 //! Faults around `damper proxy` as a process.
 
+mod control_plane;
 mod killed;
 
 use std::net::SocketAddr;
