@@ -2,6 +2,7 @@
 
 mod control_plane;
 mod killed;
+mod silent;
 
 use std::net::SocketAddr;
 use std::time::Duration;
