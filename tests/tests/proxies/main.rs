@@ -1,6 +1,7 @@
 //! Faults around `damper proxy` as a process.
 
 mod control_plane;
+mod crowd;
 mod killed;
 mod silent;
 
