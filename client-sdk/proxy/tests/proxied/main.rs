@@ -14,6 +14,7 @@ mod lost;
 mod peers;
 mod pieces;
 mod resets;
+mod restarts;
 mod streams;
 mod tls;
 mod trust;

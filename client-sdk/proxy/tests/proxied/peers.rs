@@ -22,6 +22,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     arrivals: mpsc::UnboundedReceiver<Arrival>,
     connections: Arc<Mutex<Vec<AbortHandle>>>,
+    listening: JoinHandle<()>,
 }
 
 /// A request at a [`Server`].
@@ -37,18 +38,33 @@ impl Server {
     }
 
     pub(crate) async fn with(builder: Builder) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), builder)
+    }
+
+    fn on(listener: TcpListener, builder: Builder) -> Self {
         let (address, (arrived, arrivals)) = (listener.local_addr().unwrap(), mpsc::unbounded_channel());
         let connections = Arc::<Mutex<Vec<AbortHandle>>>::default();
         let accepted = Arc::clone(&connections);
-        tokio::spawn(async move {
+        let listening = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 stream.set_nodelay(true).unwrap();
                 let task = tokio::spawn(serve(stream, builder.clone(), arrived.clone()));
                 accepted.lock().unwrap().push(task.abort_handle());
             }
         });
-        Self { address, arrivals, connections }
+        Self { address, arrivals, connections, listening }
+    }
+
+    /// Ends: it closes all connections and accepts no more.
+    pub(crate) async fn end(&mut self) {
+        self.listening.abort();
+        _ = (&mut self.listening).await;
+        self.cut();
+    }
+
+    /// Starts again at its address, after its end.
+    pub(crate) async fn start_again(&mut self) {
+        *self = Self::on(TcpListener::bind(self.address).await.unwrap(), Builder::new());
     }
 
     /// Returns the next request.
