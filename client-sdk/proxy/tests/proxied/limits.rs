@@ -16,6 +16,9 @@ const STALLED: usize = 15;
 /// Receive window of a stream in the proxy.
 const WINDOW: usize = 256 << 10;
 const CHUNK: usize = 16 << 10;
+/// Limit of what is on the way of all stalled responses: their windows, that of their caller, and the frames
+/// between.
+const ON_THE_WAY: usize = (STALLED + 2) * WINDOW;
 
 #[tokio::test]
 async fn long_streams_of_a_callee_do_not_stop_further_calls() {
@@ -94,5 +97,8 @@ async fn stalled_responses_leave_room_for_others() {
         let mut body = within(response).await.unwrap().into_body();
         assert!(read(&mut body).await.unwrap() == message(&payload));
     }
+    let sent: usize = stalled.iter().map(|(_, _, sent)| sent.load(Ordering::SeqCst)).sum();
+    assert!(sent <= ON_THE_WAY, "{sent} bytes are kept");
+    assert_eq!(callee.connections(), 1, "all share a connection");
     stalled.iter().for_each(|(_, sending, _)| sending.abort());
 }

@@ -67,6 +67,11 @@ impl Server {
         *self = Self::on(TcpListener::bind(self.address).await.unwrap(), Builder::new());
     }
 
+    /// Returns how many connections it has accepted since the last cut.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.lock().unwrap().len()
+    }
+
     /// Returns the next request.
     pub(crate) async fn next(&mut self) -> Arrival {
         within(self.arrivals.recv()).await.expect("the server runs")
