@@ -20,6 +20,8 @@ const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 
+const MAX_CONCURRENT_STREAMS: u16 = 3;
+
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -123,6 +125,13 @@ impl Raw {
             self.write(kind, flags, stream, part).await;
             (kind, flags) = (CONTINUATION, 0);
         }
+    }
+
+    /// Sets the number of streams that the client may open; waits until it knows.
+    pub async fn allow(&mut self, streams: u32) {
+        let setting = [&MAX_CONCURRENT_STREAMS.to_be_bytes()[..], &streams.to_be_bytes()].concat();
+        self.write(SETTINGS, 0, 0, &setting).await;
+        self.until(|frame| frame.kind == SETTINGS && frame.flags & ACK != 0).await;
     }
 
     /// A DATA frame.

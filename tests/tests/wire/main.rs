@@ -18,5 +18,6 @@ mod metadata;
 mod modes;
 mod pushback;
 mod resets;
+mod stream_limits;
 mod streams;
 mod world;
