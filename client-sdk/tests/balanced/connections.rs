@@ -42,6 +42,24 @@ impl Limited {
         Self { address, arrivals, open, listening }
     }
 
+    /// Starts one that closes each further connection as soon as it is open.
+    async fn with_one_connection(streams: u32) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (arrived, arrivals) = mpsc::unbounded_channel();
+        let (address, (count, open)) = (listener.local_addr().unwrap(), watch::channel(0));
+        let listening = tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(converse(stream, streams, arrived, count.clone()));
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                _ = h2::server::handshake(stream).await;
+                // Never less: all that were opened are counted.
+                count.send_modify(|open| *open += 1);
+            }
+        });
+        Self { address, arrivals, open, listening }
+    }
+
     /// Returns the next request.
     async fn next(&mut self) -> Held {
         timeout(PATIENCE, self.arrivals.recv()).await.expect("a request arrives").unwrap()
@@ -270,6 +288,25 @@ async fn call_is_not_sent_if_no_connection_can_be_added() {
     let held = endpoint.next().await;
     endpoint.close().await;
     assert_eq!(ended(begin(&client)).await.code(), Code::Unavailable);
+    held.serve();
+    assert_eq!(ended(first).await.code(), Code::NotFound);
+    let call = begin(&client);
+    endpoint.next().await.serve();
+    assert_eq!(ended(call).await.code(), Code::NotFound);
+}
+
+/// Without a pause each call would open one.
+#[tokio::test]
+async fn further_connections_that_close_at_once_are_opened_rarely() {
+    let mut endpoint = Limited::with_one_connection(1).await;
+    let client = at(&[&endpoint]);
+    let first = begin(&client);
+    let held = endpoint.next().await;
+    for _ in 0..100 {
+        assert_eq!(ended(begin(&client)).await.code(), Code::Unavailable);
+    }
+    let opened = endpoint.open() - 1;
+    assert!((1..=10).contains(&opened), "{opened} further connections");
     held.serve();
     assert_eq!(ended(first).await.code(), Code::NotFound);
     let call = begin(&client);
