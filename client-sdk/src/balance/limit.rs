@@ -6,12 +6,12 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 const HEADER_BYTES: usize = 9;
 const SETTING_BYTES: usize = 6;
@@ -23,11 +23,30 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 
 /// Streams that a peer allows on a connection. Without a limit: [`u32::MAX`].
 #[derive(Clone, Debug)]
-pub(super) struct Limit(Arc<AtomicU32>);
+pub(super) struct Limit(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    now: AtomicU32,
+    /// Wakes requests that wait for a stream, once the connection has requests.
+    changed: OnceLock<Arc<Notify>>,
+}
 
 impl Limit {
     pub(super) fn now(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
+        self.0.now.load(Ordering::Relaxed)
+    }
+
+    /// Wakes those that wait here with each further change.
+    pub(super) fn wakes(&self, changed: Arc<Notify>) {
+        _ = self.0.changed.set(changed);
+    }
+
+    fn set(&self, limit: u32) {
+        self.0.now.store(limit, Ordering::Relaxed);
+        if let Some(changed) = self.0.changed.get() {
+            changed.notify_waiters();
+        }
     }
 }
 
@@ -52,7 +71,7 @@ struct Frames {
 
 /// Returns the stream, its limit, and a receiver of the first settings.
 pub(super) fn watch<T>(inner: T) -> (Watched<T>, Limit, oneshot::Receiver<()>) {
-    let limit = Limit(Arc::new(AtomicU32::new(u32::MAX)));
+    let limit = Limit(Arc::new(State { now: AtomicU32::new(u32::MAX), changed: OnceLock::new() }));
     let (first, arrived) = oneshot::channel();
     let frames = Frames {
         limit: limit.clone(),
@@ -95,7 +114,7 @@ impl Frames {
     fn setting(&mut self) {
         let [high, low, value @ .., _, _, _] = self.part;
         if u16::from_be_bytes([high, low]) == MAX_CONCURRENT_STREAMS {
-            self.limit.0.store(u32::from_be_bytes(value), Ordering::Relaxed);
+            self.limit.set(u32::from_be_bytes(value));
         }
     }
 

@@ -49,11 +49,12 @@ pub(super) struct Room {
     /// Wakes the task that opens connections.
     wanted: Notify,
     /// Wakes requests.
-    changed: Notify,
+    changed: Arc<Notify>,
 }
 
 impl Connection {
     pub(super) fn new(sender: Sender, limit: Limit, room: &Arc<Room>) -> Self {
+        limit.wakes(Arc::clone(&room.changed));
         let room = Arc::clone(room);
         let (is_used, is_broken) = (AtomicBool::new(true), AtomicBool::new(false));
         Self { sender, load: Arc::new(Load { limit, open: AtomicU32::new(0), is_used, is_broken, room }) }

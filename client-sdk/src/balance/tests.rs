@@ -1,6 +1,11 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::pin;
 
 use damper_core::endpoints::{Endpoint as _, MAX_ENDPOINTS};
+use futures_util::FutureExt as _;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio_stream::iter;
 use tower::discover::Change;
 
@@ -34,4 +39,31 @@ async fn endpoints_are_bounded() {
     slots.sort_unstable();
     slots.dedup();
     assert_eq!(slots.len(), MAX_ENDPOINTS, "each slot is unique");
+}
+
+/// Sends settings with this limit of streams, and lets the other side read them.
+async fn allow(streams: u8, peer: &mut DuplexStream, watched: &mut limit::Watched<DuplexStream>) {
+    let frame = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, streams];
+    peer.write_all(&frame).await.unwrap();
+    watched.read_exact(&mut [0; 15]).await.unwrap();
+}
+
+#[tokio::test]
+async fn raised_limit_wakes_a_request_that_waits() {
+    let (mut peer, ours) = duplex(64);
+    let (mut watched, limit, _) = limit::watch(ours);
+    allow(1, &mut peer, &mut watched).await;
+    let (_far, near) = duplex(1 << 10);
+    let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(near));
+    let (sender, _connection) = handshake.await.unwrap();
+    let place = targets::Place { address: nowhere(0), zone: None };
+    let endpoint = endpoint::Endpoint::new(place, 0);
+    endpoint.connected(sender, limit, true);
+    endpoint.room().can_grow(true);
+    let _taken = endpoint.take().unwrap();
+    let mut waiting = pin!(endpoint.wait());
+    assert!(waiting.as_mut().now_or_never().is_none());
+    allow(2, &mut peer, &mut watched).await;
+    // It looks again only once it was woken.
+    assert!(waiting.now_or_never().flatten().is_some());
 }
