@@ -34,6 +34,14 @@ fn yaml(path: &str) -> Value {
     serde_saphyr::from_str(&text(path)).unwrap_or_else(|error| panic!("deploy/{path}: {error}"))
 }
 
+/// The lines of the Containerfile after this `FROM`, up to the next.
+fn stage(from: &str) -> String {
+    let container = text("container/Containerfile");
+    let stages = container.split("\nFROM ").filter_map(|stage| stage.split_once('\n'));
+    let mut found = stages.filter(|(base, _)| *base == from).map(|(_, lines)| format!("\n{lines}\n"));
+    found.next().unwrap_or_else(|| panic!("no FROM {from}"))
+}
+
 /// One way of running in Kubernetes.
 struct Variant {
     name: &'static str,
@@ -357,9 +365,9 @@ fn pods_are_as_restricted_as_can_be() {
     }
     let account = yaml("kubernetes/base/service-account.yaml");
     assert_eq!(account["automountServiceAccountToken"], false);
-    let container = text("container/Containerfile");
-    let last = container.rsplit("\nFROM ").next().unwrap();
-    assert!(last.starts_with("scratch\n") && last.contains(&format!("\nUSER {USER}:{USER}\n")), "{last}");
+    for image in [stage("scratch"), stage("scratch AS proxy")] {
+        assert!(image.contains(&format!("\nUSER {USER}:{USER}\n")), "{image}");
+    }
     let unit = text("systemd/damper.service");
     for line in ["CapabilityBoundingSet=", "NoNewPrivileges=yes", "ProtectSystem=strict", "User=damper"] {
         assert!(unit.lines().any(|known| known == line), "{line}");
@@ -376,10 +384,24 @@ fn images_have_this_version_and_no_registry() {
     }
     let container = text("container/Containerfile");
     let bases: Vec<&str> = container.lines().filter_map(|line| line.strip_prefix("FROM ")).collect();
-    assert_eq!(bases.len(), 5);
+    assert_eq!(bases.len(), 6);
     for base in bases {
         let image = base.split(' ').next().unwrap();
         assert!(!image.contains('/'), "{image} is an official image");
+    }
+}
+
+#[test]
+fn image_of_the_proxy_has_that_program_alone() {
+    let container = text("container/Containerfile");
+    assert!(container.trim_end().ends_with(stage("scratch").trim_end()), "the default is the server's");
+    let image = stage("scratch AS proxy");
+    let copied: Vec<&str> = image.lines().filter_map(|line| line.strip_prefix("COPY ")).collect();
+    assert_eq!(copied, ["--from=binary /damper-proxy /damper-proxy"]);
+    assert!(image.contains("\nENTRYPOINT [\"/damper-proxy\"]\n"));
+    for source in ["rust:1.95-bookworm AS built", "scratch AS prebuilt"] {
+        let lines = stage(source);
+        assert!(lines.contains("damper damper-proxy /"), "{lines}");
     }
 }
 

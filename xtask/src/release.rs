@@ -1,4 +1,4 @@
-//! The binary that is installed: static, so that it runs on any Linux and in an empty container image.
+//! The two programs that are installed: static, so that they run on any Linux and in an empty image.
 //!
 //! Static means musl, whose C compiler the cryptography needs. The same works without this task: the two commands are
 //! in docs/deployment.md. Cross-compiling is not attempted: each architecture is built on its own.
@@ -11,13 +11,15 @@ use anyhow::{Context as _, Result, bail};
 use crate::command::{Command, root};
 use crate::tools;
 
-/// Builds it, and tells where it is and how large.
+/// Builds both, and prints their paths and sizes.
 pub(crate) fn run() -> Result<()> {
-    let binary = damper(&target()?)?;
-    simulate(&binary)?;
-    let size = std::fs::metadata(&binary).with_context(|| format!("no {}", binary.display()))?.len();
-    let version = Command::new(&binary).arg("--version").output()?;
-    println!("{}: {}, {:.1} MB", binary.display(), version.trim(), size as f64 / 1e6);
+    let damper = build(&target()?, &["damper", "damper-proxy"])?;
+    simulate(&damper)?;
+    for binary in [&damper, &damper.with_file_name("damper-proxy")] {
+        let size = std::fs::metadata(binary).with_context(|| format!("no {}", binary.display()))?.len();
+        let version = Command::new(binary).arg("--version").output()?;
+        println!("{}: {}, {:.1} MB", binary.display(), version.trim(), size as f64 / 1e6);
+    }
     Ok(())
 }
 
@@ -37,7 +39,7 @@ fn simulate(binary: &Path) -> Result<()> {
 /// Measures what it needs to serve many clients; the arguments are those of the load.
 pub(crate) fn capacity(args: &[String]) -> Result<()> {
     let target = target()?;
-    let binary = damper(&target)?;
+    let binary = build(&target, &["damper"])?;
     // The load starts the server through another program of its package.
     Command::cargo()?
         .args(["build", "--quiet", "--release", "--locked", "--target", &target])
@@ -49,11 +51,11 @@ pub(crate) fn capacity(args: &[String]) -> Result<()> {
         .run()
 }
 
-/// The static binary, built.
-fn damper(target: &str) -> Result<PathBuf> {
+/// Builds static programs and returns the path of `damper`.
+fn build(target: &str, programs: &[&str]) -> Result<PathBuf> {
     Command::cargo()?
-        .args(["build", "--release", "--locked", "--target", target])
-        .args(["--package", "damper-cli", "--bin", "damper"])
+        .args(["build", "--release", "--locked", "--target", target, "--package", "damper-cli"])
+        .args(programs.iter().flat_map(|program| ["--bin", program]))
         .run()?;
     Ok(tools::target().join(target).join("release/damper"))
 }

@@ -19,7 +19,7 @@ mod jobs;
 mod kill;
 mod kills;
 mod lint;
-mod proxy;
+pub(crate) mod proxy;
 mod queues;
 mod reference;
 mod replicas;
@@ -142,11 +142,9 @@ enum Command {
 }
 
 impl Cli {
-    /// Returns the number of worker threads; `None` for that of tokio. A proxy has one unless the variable of
-    /// tokio sets more: on two, most requests wake both.
+    /// Returns the number of worker threads; `None` for that of tokio.
     pub(crate) fn worker_threads(&self) -> Option<usize> {
-        let is_proxy = matches!(self.command, Command::Proxy(_));
-        (is_proxy && std::env::var_os("TOKIO_WORKER_THREADS").is_none()).then_some(1)
+        if matches!(self.command, Command::Proxy(_)) { proxy::worker_threads() } else { None }
     }
 }
 

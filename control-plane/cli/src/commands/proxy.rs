@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use damper_proxy::{Addresses, Config, Follow, Proxy, ReadConfig, StartError};
 use damper_sdk::Damper;
 
@@ -30,6 +30,16 @@ const READ_EVERY: Duration = Duration::from_secs(2);
 /// Admin port of a configuration without `admin`.
 const ADMIN_PORT: u16 = 7801;
 const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), ADMIN_PORT);
+
+/// Run a proxy next to a service that is not written in Rust
+#[derive(Debug, Parser)]
+#[command(name = "damper-proxy", version, max_term_width = 100)]
+pub(crate) struct ProxyCli {
+    #[command(flatten)]
+    args: ProxyArgs,
+    #[command(flatten)]
+    session: Session,
+}
 
 /// Arguments of `damper proxy`.
 #[derive(Args, Debug)]
@@ -71,6 +81,17 @@ struct AdminArgs {
     /// Admin address of the proxy
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = DEFAULT_ADMIN)]
     admin: SocketAddr,
+}
+
+/// Returns the number of worker threads: one, unless the variable of tokio sets more. On two, most requests
+/// wake both.
+pub(crate) fn worker_threads() -> Option<usize> {
+    std::env::var_os("TOKIO_WORKER_THREADS").is_none().then_some(1)
+}
+
+/// Runs a command of `damper-proxy`.
+pub(crate) async fn run_alone(ProxyCli { args, session }: ProxyCli) -> Result<(), CliError> {
+    run(&session, args).await
 }
 
 /// Runs, checks or drains a proxy.

@@ -10,7 +10,16 @@ pub(crate) const KEY: [&str; 4] = ["checkout", "*", "inventory", "inventory.v1.I
 
 /// The command, free of settings that the surroundings may have.
 pub(crate) fn damper() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_damper"));
+    program(env!("CARGO_BIN_EXE_damper"))
+}
+
+/// The command with the proxy alone.
+pub(crate) fn damper_proxy() -> Command {
+    program(env!("CARGO_BIN_EXE_damper-proxy"))
+}
+
+fn program(path: &str) -> Command {
+    let mut command = Command::new(path);
     for (name, _) in std::env::vars() {
         if name.starts_with("DAMPER_") {
             command.env_remove(name);

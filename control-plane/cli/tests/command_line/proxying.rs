@@ -1,4 +1,4 @@
-//! `damper proxy` as a process, and what it prints for Kubernetes.
+//! `damper proxy` and `damper-proxy` as processes, and what they print for Kubernetes.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{damper, run, text};
+use crate::harness::{damper, damper_proxy, run, text};
 
 /// A proxy of nothing: neither its service nor its callee nor a control plane exists.
 const NOTHING: &str = "
@@ -27,11 +27,16 @@ struct Proxy {
 
 impl Proxy {
     fn start(config: &str) -> Self {
+        let mut command = damper();
+        command.arg("proxy");
+        Self::start_by(command, config)
+    }
+
+    fn start_by(mut command: Command, config: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("proxy.yaml");
         std::fs::write(&file, config).unwrap();
-        let mut command = damper();
-        command.args(["proxy", "-f", text(&file)]).env("DAMPER_SERVER", "http://127.0.0.1:1");
+        command.args(["-f", text(&file)]).env("DAMPER_SERVER", "http://127.0.0.1:1");
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
         let line = lines.find(|line| line.contains("admin on ")).expect("it starts");
@@ -67,13 +72,82 @@ impl Drop for Proxy {
 #[test]
 #[cfg(unix)]
 fn proxy_drains_and_ends_with_sigterm() {
-    let mut proxy = Proxy::start(NOTHING);
+    drains_and_ends(Proxy::start(NOTHING));
+}
+
+#[test]
+#[cfg(unix)]
+fn damper_proxy_drains_and_ends_with_sigterm() {
+    drains_and_ends(Proxy::start_by(damper_proxy(), NOTHING));
+}
+
+#[cfg(unix)]
+fn drains_and_ends(mut proxy: Proxy) {
     while proxy.ask("ready").code != 0 {}
     assert!(proxy.ask("drain").ok().is_empty());
     assert!(proxy.ask("ready").failed(69).contains("draining"));
     kill("TERM", &proxy.child.id().to_string());
     assert_eq!(proxy.child.wait().unwrap().code(), Some(0));
     assert!(proxy.ask("drain").failed(69).contains(&proxy.admin));
+}
+
+#[test]
+fn damper_proxy_answers_like_damper_proxy_of_damper() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.display().to_string()
+    };
+    let (valid, invalid) = (write("valid.yaml", NOTHING), write("invalid.yaml", "drain: 1y"));
+    let workload = write("deployment.yaml", WORKLOAD);
+    for (arguments, code) in [
+        (vec!["--help"], 0),
+        (vec!["try", "--help"], 0),
+        (vec!["manifest", "--help"], 0),
+        (vec!["check", "-f", &valid], 0),
+        (vec!["check", "-f", &invalid], 78),
+        (vec!["-f", &invalid], 78),
+        (vec!["-f", "/no/such/file"], 74),
+        (vec!["manifest", "-f", &workload, "--callee", "stock:7000"], 0),
+        (vec!["manifest", "-f", &valid], 65),
+        (vec!["ready", "--admin", "127.0.0.1:1"], 69),
+        (vec!["drain", "--admin", "127.0.0.1:1"], 69),
+        (vec!["try", "--service", "a", "--callee", "stock", "--", "true"], 64),
+        (vec!["no-such-command"], 64),
+        (vec!["check"], 64),
+        (vec![], 64),
+    ] {
+        let both = run(damper().arg("proxy").args(&arguments));
+        let alone = run(damper_proxy().args(&arguments));
+        assert_eq!((both.code, alone.code), (code, code), "{arguments:?}: {alone:?}");
+        let same = |text: String| text.replace("  -V, --version\n          Print version\n\n", "");
+        assert_eq!(same(alone.out), both.out.replace("damper proxy", "damper-proxy"), "{arguments:?}");
+        assert_eq!(same(alone.err), both.err.replace("damper proxy", "damper-proxy"), "{arguments:?}");
+    }
+}
+
+/// Code is recognized by the names of functions, which the release keeps too.
+#[test]
+#[cfg(target_os = "linux")]
+fn damper_proxy_has_no_code_of_the_server() {
+    let (both, alone) = (env!("CARGO_BIN_EXE_damper"), env!("CARGO_BIN_EXE_damper-proxy"));
+    let has = |program: &str, name: &str| {
+        let arguments = ["--quiet", "--text", "--fixed-strings", name, program];
+        Command::new("grep").args(arguments).status().unwrap().success()
+    };
+    assert!(has(alone, "12damper_proxy"));
+    for name in [
+        "20damper_control_plane",
+        "12damper_store",
+        "4sled",
+        "11etcd_client",
+        "13damper_web_ui",
+        "10damper_sim",
+    ] {
+        assert!(has(both, name), "{name}");
+        assert!(!has(alone, name), "{name}");
+    }
 }
 
 #[tokio::test]
@@ -321,7 +395,7 @@ fn checked_config(map: &Value, folder: &TempDir) -> Value {
 
 #[test]
 fn manifest_puts_the_proxy_before_the_service() {
-    let (documents, notes, folder) = manifest(WORKLOAD, &["--server", "https://a:1", "--image", "damper:x"]);
+    let (documents, notes, folder) = manifest(WORKLOAD, &["--server", "https://a:1", "--image", "proxy:x"]);
     let [map, patch, service] = &documents[..] else { panic!("{documents:?}") };
     assert_eq!(map["metadata"], json!({ "name": "checkout-damper-proxy", "namespace": "shop" }));
     let config = checked_config(map, &folder);
@@ -330,10 +404,11 @@ fn manifest_puts_the_proxy_before_the_service() {
     assert_eq!((&patch["kind"], &patch["metadata"]["name"]), (&json!("Deployment"), &json!("checkout")));
     let pod = &patch["spec"]["template"]["spec"];
     let sidecar = &pod["initContainers"][0];
-    assert_eq!((&sidecar["restartPolicy"], &sidecar["image"]), (&json!("Always"), &json!("damper:x")));
+    assert_eq!((&sidecar["restartPolicy"], &sidecar["image"]), (&json!("Always"), &json!("proxy:x")));
+    assert_eq!(sidecar["args"], json!(["-f", "/etc/damper/proxy.yaml"]));
     assert_eq!(sidecar["ports"], json!([{ "name": "damper-grpc", "containerPort": 50053 }]));
     assert_eq!(sidecar["env"], json!([{ "name": "DAMPER_SERVER", "value": "https://a:1" }]));
-    let command = json!({ "exec": { "command": ["/damper", "proxy", "drain"] } });
+    let command = json!({ "exec": { "command": ["/damper-proxy", "drain"] } });
     assert_eq!(sidecar["lifecycle"]["preStop"], command);
     let sleep = json!({ "preStop": { "sleep": { "seconds": 5 } } });
     assert_eq!(pod["containers"], json!([{ "name": "checkout", "lifecycle": sleep }]));

@@ -48,8 +48,8 @@ pub(super) struct ManifestArgs {
     /// pod's hosts file that directs these calls to the proxy. Repeatable
     #[arg(long = "callee", value_name = "HOST:PORT")]
     callees: Vec<String>,
-    /// Image of the proxy
-    #[arg(long, default_value = concat!("damper:", env!("CARGO_PKG_VERSION")))]
+    /// Image of the proxy, which has `/damper-proxy`
+    #[arg(long, default_value = concat!("damper-proxy:", env!("CARGO_PKG_VERSION")))]
     image: String,
     /// Control plane
     #[arg(long, value_name = "URL", default_value = "https://damper.damper.svc:7600")]
@@ -192,14 +192,14 @@ impl<'a> Workload<'a> {
     }
 
     fn patch(&self, listen: u16, args: &ManifestArgs, callees: &Callees) -> Value {
-        let exec = |command: &str| json!({ "exec": { "command": ["/damper", "proxy", command] } });
+        let exec = |command: &str| json!({ "exec": { "command": ["/damper-proxy", command] } });
         let mut probe = exec("ready");
         probe["periodSeconds"] = json!(5);
         let proxy = json!({
             "name": NAME,
             "image": args.image,
             "restartPolicy": "Always",
-            "args": ["proxy", "-f", format!("{FOLDER}/proxy.yaml")],
+            "args": ["-f", format!("{FOLDER}/proxy.yaml")],
             "env": [{ "name": "DAMPER_SERVER", "value": args.server }],
             "ports": [{ "name": PORT_NAME, "containerPort": listen }],
             "readinessProbe": probe,

@@ -1,4 +1,4 @@
-//! The `damper` command: the server, its administration, the demo.
+//! The `damper` command: the server, its administration, the demo; and `damper-proxy`, its proxy alone.
 //!
 //! Each command is a file in `commands`. They share `remote` (connection, calls), `input` (arguments,
 //! manifests), `output` and `error`. Names and policies are checked by the engine, and again by the server.
@@ -18,16 +18,29 @@ mod remote;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::Parser;
 
-use crate::commands::Cli;
+use crate::commands::{Cli, proxy};
 use crate::error::CliError;
 
 /// Exit status of a usage error: EX_USAGE of sysexits.h.
 const USAGE: u8 = 64;
 
-fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+/// Runs `damper`.
+pub fn damper() -> ExitCode {
+    start(Cli::worker_threads, commands::run)
+}
+
+/// Runs `damper-proxy`: the commands of `damper proxy`.
+pub fn damper_proxy() -> ExitCode {
+    start(|_| proxy::worker_threads(), proxy::run_alone)
+}
+
+fn start<C: Parser, F: Future<Output = Result<(), CliError>>>(
+    worker_threads: impl FnOnce(&C) -> Option<usize>,
+    run: impl FnOnce(C) -> F,
+) -> ExitCode {
+    let cli = match C::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             // `head` may read the help: a failed write is not an error.
@@ -36,12 +49,11 @@ fn main() -> ExitCode {
         }
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    if let Some(threads) = cli.worker_threads() {
+    if let Some(threads) = worker_threads(&cli) {
         runtime.worker_threads(threads);
     }
     let runtime = runtime.enable_all().build();
-    let done =
-        runtime.map_err(CliError::io("the runtime")).and_then(|runtime| runtime.block_on(commands::run(cli)));
+    let done = runtime.map_err(CliError::io("the runtime")).and_then(|runtime| runtime.block_on(run(cli)));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => error.report(),

@@ -1,0 +1,5 @@
+//! The `damper` command.
+
+fn main() -> std::process::ExitCode {
+    damper_cli::damper()
+}
