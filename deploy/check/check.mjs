@@ -35,10 +35,11 @@ export async function faultsIn(places) {
   for (const other of objects.filter((one) => !kustomizations.includes(one) && !resources.includes(one))) {
     if (!isSettings(other.file)) faults.push(`${other.file}: has no apiVersion and kind`);
   }
-  for (const resource of resources.filter((one) => !kustomizations.includes(one))) {
+  const patched = withPatches(resources.filter((one) => !kustomizations.includes(one)));
+  for (const resource of patched) {
     faults.push(...(await faultsByValidator(resource)));
   }
-  faults.push(...faultsByType(resources.filter((one) => !kustomizations.includes(one))));
+  faults.push(...faultsByType(patched));
   return { faults, count: resources.length };
 }
 
@@ -64,6 +65,35 @@ function isResource(object) {
 /** The settings of `damper serve` are in the same folder as the manifests; the binary checks them. */
 function isSettings(file) {
   return file.endsWith("damper.yaml");
+}
+
+/** One object for each name in a folder: further ones are patches, in the order of the files. */
+function withPatches(resources) {
+  const patched = new Map();
+  for (const { file, object } of resources) {
+    const { apiVersion, kind, metadata } = object;
+    const id = [dirname(file), apiVersion, kind, metadata?.namespace, metadata?.name].join(" ");
+    const before = patched.get(id)?.object;
+    patched.set(id, { file, object: before === undefined ? object : merged(before, object) });
+  }
+  return [...patched.values()];
+}
+
+/** Fields that tell the elements of a list apart in a patch; the first that an element has. */
+const LIST_KEYS = ["mountPath", "containerPort", "ip", "port", "name"];
+
+/** Merges a patch into a value as a cluster does, for the lists that patches here have. */
+function merged(value, patch) {
+  const key = Array.isArray(patch) && LIST_KEYS.find((key) => patch[0]?.[key] !== undefined);
+  if (key && Array.isArray(value)) {
+    const others = patch.filter((one) => !value.some((known) => known[key] === one[key]));
+    const changed = value.map((known) => merged(known, patch.find((one) => one[key] === known[key])));
+    return [...changed, ...others];
+  }
+  if (patch === undefined) return value;
+  if (Array.isArray(patch) || typeof patch !== "object" || typeof value !== "object") return patch;
+  const fields = Object.entries(patch).map(([name, inner]) => [name, merged(value[name], inner)]);
+  return { ...value, ...Object.fromEntries(fields) };
 }
 
 /** Where the type of an object is: `kubernetes-models/apps/v1/Deployment`. */

@@ -39,6 +39,8 @@ const CHANGES = {
   "a required field that is missing": ["etcd/deployment.yaml", "        - name: damper\n", "        - tty: false\n"],
   "a kind that does not exist": ["etcd/disruption-budget.yaml", "kind: PodDisruptionBudget", "kind: PodBudget"],
   "a version that is gone": ["etcd/disruption-budget.yaml", "policy/v1", "policy/v1beta1"],
+  "a field of a patch that does not exist": ["examples/sidecar/proxy.yaml", "restartPolicy:", "restartPolcy:"],
+  "a patch of the wrong object": ["examples/sidecar/token.yaml", "  name: checkout\n", "  name: chekout\n"],
   "text that is no YAML": ["base/service.yaml", "spec:\n", "spec: [\n"],
   "a file that a kustomization names and that is not there": ["sled/kustomization.yaml", "stateful-set", "statefulset"],
 };

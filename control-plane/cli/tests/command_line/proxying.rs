@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
@@ -382,6 +382,31 @@ fn manifest(workload: &str, more: &[&str]) -> (Vec<Value>, String, TempDir) {
     let notes = ended.err.clone();
     let documents = damper_document::parse(&ended.ok(), |value, _| Some(value)).unwrap();
     (documents.into_iter().map(|document| document.content).collect(), notes, folder)
+}
+
+/// The command is in the file's head, for readers.
+#[test]
+fn sample_of_a_sidecar_is_what_the_command_prints() {
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes/examples/sidecar");
+    let read = |name: &str| std::fs::read_to_string(sample.join(name)).unwrap();
+    let kept = read("proxy.yaml");
+    let (head, documents) = kept.split_at(kept.find("\napiVersion:").unwrap() + 1);
+    let command = head.lines().find_map(|line| line.strip_prefix("#   damper-proxy ")).unwrap();
+    let printed = run(damper_proxy().args(command.split(' ')).current_dir(&sample)).ok();
+    assert_eq!(printed, documents, "print it again");
+
+    let documents = damper_document::parse(&kept, |value, _| Some(value)).unwrap();
+    let [map, patch, _service] = &documents[..] else { panic!("{documents:?}") };
+    let patch = &patch.content;
+    checked_config(&map.content, &tempfile::tempdir().unwrap());
+    let token = damper_document::parse_one(&read("token.yaml"), |value, _| Some(value)).unwrap();
+    let container = |workload: &Value| workload["spec"]["template"]["spec"]["initContainers"][0].clone();
+    assert_eq!(token["metadata"], patch["metadata"]);
+    assert_eq!(container(&token)["name"], container(patch)["name"]);
+    let mount = container(&token)["volumeMounts"][0]["mountPath"].as_str().unwrap().to_owned();
+    for variable in container(&token)["env"].as_array().unwrap() {
+        assert!(variable["value"].as_str().unwrap().starts_with(&format!("{mount}/")), "{variable}");
+    }
 }
 
 /// Returns the configuration of the proxy in a ConfigMap, which must be valid.
