@@ -1,4 +1,4 @@
-//! Writes the first inputs of two targets, each into a folder of its name: `cargo run --example seeds -- FOLDER`.
+//! Writes the first inputs of three targets, each into a folder of its name: `cargo run --example seeds -- FOLDER`.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -8,6 +8,7 @@ fn main() -> io::Result<()> {
     let seeds = [
         ("admin_requests", damper_fuzz::admin_requests::seeds()),
         ("manifests", damper_fuzz::manifests::seeds()),
+        ("proxy_connect", damper_fuzz::proxy_connect::seeds()),
     ];
     for (target, inputs) in seeds {
         let folder = Path::new(&folder).join(target);

@@ -15,6 +15,8 @@ pub mod engine;
 mod fields;
 pub mod manifests;
 mod peer;
+pub mod proxy_connect;
+pub mod proxy_keys;
 mod seed;
 pub mod server_requests;
 
@@ -22,12 +24,14 @@ pub mod server_requests;
 pub type Target = fn(&[u8]);
 
 /// Every target by name.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("admin_requests", admin_requests::run),
     ("client_answers", client_answers::run),
     ("control_stream", control_stream::run),
     ("engine", engine::run),
     ("manifests", manifests::run),
+    ("proxy_connect", proxy_connect::run),
+    ("proxy_keys", proxy_keys::run),
     ("server_requests", server_requests::run),
 ];
 

@@ -3,6 +3,9 @@
 //! Only what is listed is governed, and names within the cluster. Other connections pass as bytes, and so
 //! does what is not HTTP/2 in plaintext: Go's and Java's variables take all HTTPS of a process along.
 
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::{self, Cursor};
@@ -46,11 +49,11 @@ pub(crate) struct Connect {
 }
 
 /// A CONNECT that was granted.
-enum Granted {
+enum Granted<T> {
     /// To a callee, with its address for what is not HTTP/2.
     Callee(Calls, String),
-    /// To any other host, which is connected.
-    Other(TcpStream),
+    /// To any other host: its name, then its connection.
+    Other(T),
 }
 
 /// The calls to a callee.
@@ -60,7 +63,7 @@ enum Calls {
     Found(Used<Outbound>, Callee),
 }
 
-type Taken = Arc<Mutex<Option<(OnUpgrade, Granted)>>>;
+type Taken<T> = Mutex<Option<(OnUpgrade, T)>>;
 
 impl Connect {
     /// Returns the listener's callees.
@@ -84,19 +87,7 @@ impl Connect {
 
     /// Serves one connection.
     pub(crate) async fn serve(self: Arc<Self>, stream: TcpStream, goodbye: impl Future<Output = ()>) {
-        let taken = Taken::default();
-        let service = service_fn(|request: Request<Incoming>| {
-            let (connect, taken) = (Arc::clone(&self), Arc::clone(&taken));
-            async move { Ok::<_, Infallible>(connect.answer(request, &taken).await) }
-        });
-        let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(WITHIN);
-        let served = builder.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
-        if let Err(error) = served {
-            tracing::debug!(target: "damper", %error, "connection for CONNECT ended");
-        }
-        let granted = lock(&taken).take();
-        let Some((upgrade, granted)) = granted else { return };
+        let Some((upgrade, granted)) = self.granted(stream, open).await else { return };
         let passed = match upgrade.await {
             Ok(upgraded) => self.pass(TokioIo::new(upgraded), granted, goodbye).await,
             Err(error) => Err(io::Error::other(error)),
@@ -106,13 +97,42 @@ impl Connect {
         }
     }
 
-    async fn answer(&self, mut request: Request<Incoming>, taken: &Taken) -> Response<Empty<Bytes>> {
+    /// Answers the requests of a connection until one is granted and opened.
+    async fn granted<I, T, F>(&self, io: I, open: impl Fn(Granted<String>) -> F) -> Option<(OnUpgrade, T)>
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        F: Future<Output = Result<T, StatusCode>>,
+    {
+        let taken = Taken::default();
+        let service = service_fn(|request: Request<Incoming>| {
+            let answered = self.answer(request, &open, &taken);
+            async { Ok::<_, Infallible>(answered.await) }
+        });
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(WITHIN);
+        let served = builder.serve_connection(TokioIo::new(io), service).with_upgrades().await;
+        if let Err(error) = served {
+            tracing::debug!(target: "damper", %error, "connection for CONNECT ended");
+        }
+        lock(&taken).take()
+    }
+
+    async fn answer<T, F: Future<Output = Result<T, StatusCode>>>(
+        &self,
+        mut request: Request<Incoming>,
+        open: impl Fn(Granted<String>) -> F,
+        taken: &Taken<T>,
+    ) -> Response<Empty<Bytes>> {
         let authority = request.uri().authority().cloned();
         let granted =
             match authority.filter(|known| request.method() == Method::CONNECT && known.port().is_some()) {
-                Some(authority) => self.grant(&authority).await,
+                Some(authority) => self.grant(&authority),
                 None => Err(StatusCode::METHOD_NOT_ALLOWED),
             };
+        let granted = match granted {
+            Ok(granted) => open(granted).await,
+            Err(code) => Err(code),
+        };
         let mut response = Response::new(Empty::new());
         match granted {
             Ok(granted) => {
@@ -127,7 +147,7 @@ impl Connect {
         response
     }
 
-    async fn grant(&self, authority: &Authority) -> Result<Granted, StatusCode> {
+    fn grant(&self, authority: &Authority) -> Result<Granted<String>, StatusCode> {
         if authority.as_str().contains('@') {
             return Err(StatusCode::BAD_REQUEST);
         }
@@ -141,11 +161,7 @@ impl Connect {
             let to = to.map_or(host, |known| known.callee.to.clone());
             return Ok(Granted::Callee(calls, to));
         }
-        match dial(&host).await {
-            Ok(stream) => Ok(Granted::Other(stream)),
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(StatusCode::GATEWAY_TIMEOUT),
-            Err(_) => Err(StatusCode::BAD_GATEWAY),
-        }
+        Ok(Granted::Other(host))
     }
 
     /// Returns the calls to a host that is governed.
@@ -181,7 +197,12 @@ impl Connect {
 
     /// Passes what the service sends: calls of HTTP/2 to the callee, all else as bytes.
     /// At `goodbye` callers of HTTP/2 open another tunnel.
-    async fn pass<I>(&self, mut io: I, granted: Granted, goodbye: impl Future<Output = ()>) -> io::Result<()>
+    async fn pass<I>(
+        &self,
+        mut io: I,
+        granted: Granted<TcpStream>,
+        goodbye: impl Future<Output = ()>,
+    ) -> io::Result<()>
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -193,9 +214,7 @@ impl Connect {
             }
         };
         let (mut read, write) = split(io);
-        let first =
-            tokio::time::timeout(WITHIN, first_bytes(&mut read)).await.map_err(io::Error::other)??;
-        let is_http2 = first.starts_with(PREFACE);
+        let (first, is_http2) = first_bytes(&mut read).await?;
         let mut io = join(Cursor::new(first).chain(read), write);
         if !is_http2 {
             drop(calls);
@@ -210,6 +229,18 @@ impl Connect {
     }
 }
 
+/// Connects what is no callee.
+async fn open(granted: Granted<String>) -> Result<Granted<TcpStream>, StatusCode> {
+    let host = match granted {
+        Granted::Callee(calls, to) => return Ok(Granted::Callee(calls, to)),
+        Granted::Other(host) => host,
+    };
+    dial(&host).await.map(Granted::Other).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+        _ => StatusCode::BAD_GATEWAY,
+    })
+}
+
 /// Connects for bytes that pass as they are.
 async fn dial(to: &str) -> io::Result<TcpStream> {
     let stream = tokio::time::timeout(WITHIN, TcpStream::connect(to)).await.map_err(io::Error::from)??;
@@ -217,15 +248,20 @@ async fn dial(to: &str) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Reads until it is known whether HTTP/2 follows.
-async fn first_bytes(read: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+/// Reads until it is known whether HTTP/2 follows, and returns that with the bytes.
+async fn first_bytes(read: &mut (impl AsyncRead + Unpin)) -> io::Result<(Vec<u8>, bool)> {
     let mut first = Vec::with_capacity(PREFACE.len());
-    while first.len() < PREFACE.len() && PREFACE.starts_with(&first) {
-        if read.read_buf(&mut first).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+    let reading = async {
+        while first.len() < PREFACE.len() && PREFACE.starts_with(&first) {
+            if read.read_buf(&mut first).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+            }
         }
-    }
-    Ok(first)
+        Ok(())
+    };
+    tokio::time::timeout(WITHIN, reading).await.map_err(io::Error::other)??;
+    let is_http2 = first.starts_with(PREFACE);
+    Ok((first, is_http2))
 }
 
 #[cfg(test)]
@@ -243,8 +279,8 @@ mod tests {
         Connect::new(config, &Damper::off(), &contexts, &Arc::default()).unwrap()
     }
 
-    async fn granted(connect: &Connect, host: &str) -> Result<Granted, StatusCode> {
-        connect.grant(&host.parse().unwrap()).await
+    async fn granted(connect: &Connect, host: &str) -> Result<Granted<TcpStream>, StatusCode> {
+        open(connect.grant(&host.parse().unwrap())?).await
     }
 
     /// Returns true if the engine has a callee of this name, which it keeps without an end.

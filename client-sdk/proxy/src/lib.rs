@@ -31,6 +31,9 @@ pub use admin::Admin;
 pub use config::{
     Callee, Config, ConfigError, Connect, ConnectHost, Inbound, InboundTls, Outbound, Peer, ReadConfig, Tls,
 };
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use connect::fuzzing;
 pub use counters::Snapshot;
 pub use follow::Follow;
 pub use listeners::StartError;
