@@ -147,8 +147,8 @@ impl Targets {
         Self { stream_window: Some(bytes), ..self }
     }
 
-    /// Refuses an address as an endpoint: that of a proxy which forwards to these targets. A name that leads back
-    /// there would send its calls in a circle.
+    /// Refuses an address as an endpoint: that of a proxy which forwards to these targets. A name that leads
+    /// back there would send its calls in a circle.
     #[must_use]
     pub fn never_at(self, address: SocketAddr) -> Self {
         Self { never: Some(address), ..self }

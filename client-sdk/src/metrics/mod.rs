@@ -37,7 +37,7 @@
 //!
 //! | gauge | further labels | shows |
 //! |---|---|---|
-//! | [`damper.endpoints`](ENDPOINTS) | `state`: `connected`, `ejected`, `not_connected` | endpoints; requests avoid ejected ones |
+//! | [`damper.endpoints`](ENDPOINTS) | `state`: `connected`, `ejected`, `not_connected` | endpoints |
 //! | [`damper.endpoint_connections`](ENDPOINT_CONNECTIONS) | | open connections to all endpoints |
 //!
 //! **Histograms**, in seconds, have the label `grpc.target`, and `grpc.method` with

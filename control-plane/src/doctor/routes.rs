@@ -20,8 +20,8 @@ const FAILING: f64 = 0.01;
 /// The share of expired calls from which on they are reported.
 const LATE: f64 = 0.05;
 
-/// The share of a service's calls below which the requests that it serves with Damper are reported. Reports of
-/// callers and of the service are up to one interval apart, so the two never agree exactly.
+/// The share of a service's successful calls that it serves with Damper, below which they are reported.
+/// Callers and the service report at different times, so the two never agree exactly.
 const BYPASSED: f64 = 0.5;
 
 pub(crate) const CHECKS: &[Check] = &[
@@ -194,9 +194,9 @@ fn lost_contexts(input: &DoctorInput) -> Vec<v1::Finding> {
     })
 }
 
-/// Compares what callers receive from a service with what it serves through its server layer or its proxy. Only
-/// successful calls count: others may not have reached it. Statistics of an unreachable replica are missing on
-/// either side, so nothing is concluded then.
+/// Compares the successful calls to a service with the requests that it serves through its server layer or
+/// proxy. Other calls may not have reached it. Nothing is concluded while a replica is unreachable, because
+/// its statistics are missing.
 fn bypassed(input: &DoctorInput) -> Vec<v1::Finding> {
     if input.is_settling() || input.replicas.iter().any(|replica| !replica.problem.is_empty()) {
         return Vec::new();

@@ -187,7 +187,7 @@ fn called_proxy_without_inbound_is_found_as_such() {
 }
 
 #[test]
-fn service_that_serves_far_less_than_its_callers_receive_is_bypassed() {
+fn service_is_bypassed_if_it_serves_far_less_than_it_answers() {
     let mut input = input(v1::Mode::Enforce, DAY);
     let of = |callee: &str, calls_per_s, error_share| {
         let stats = v1::RouteStats { calls_per_s, error_share, ..Default::default() };

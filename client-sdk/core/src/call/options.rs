@@ -29,8 +29,8 @@ impl CallOptions {
         self.max_attempts(1)
     }
 
-    /// Declares that the caller makes a failed call again, by a retry policy or loop of its own. It is sent once.
-    /// A gRPC call then counts as an outer loop.
+    /// Declares that the caller makes a failed call again, by a retry policy or loop of its own. It is sent
+    /// once. A gRPC call then counts as an outer loop.
     #[must_use]
     pub const fn repeated_by_caller(self) -> Self {
         Self { is_repeat: true, ..self.no_retries() }
