@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -37,14 +37,23 @@ pub(super) async fn run(checked: Checked, ends: Ends) {
     let shared = Arc::clone(&ends.0);
     let (lost, mut losses) = mpsc::channel(1);
     let connector = Connector::new(&checked.target, checked.access, checked.stream_window, checked.never);
-    let mut crew =
-        Crew { connector, shared, zone: checked.zone, lost, tasks: JoinSet::new(), kept: Vec::new() };
+    let mut crew = Crew {
+        connector,
+        shared,
+        zone: checked.zone,
+        lost,
+        tasks: JoinSet::new(),
+        kept: Vec::new(),
+        has_told: false,
+    };
     let (mut names, mut changes, mut looks) = (checked.names, checked.changes, Looks::default());
     loop {
         let looked = Instant::now();
         // Without names, the first change has not arrived yet.
         if !names.is_empty() {
-            crew.keep(looks.all(&names).await);
+            let places = looks.all(&names).await;
+            crew.note_lone(&names, &places);
+            crew.keep(places);
         }
         let mut due = looked + EVERY;
         loop {
@@ -150,9 +159,22 @@ struct Crew {
     lost: mpsc::Sender<()>,
     tasks: JoinSet<()>,
     kept: Vec<(Arc<Endpoint>, AbortHandle)>,
+    /// The log has that the name has one address.
+    has_told: bool,
 }
 
 impl Crew {
+    /// Logs once that the callee's name has one address.
+    fn note_lone(&mut self, names: &[Name], places: &[Place]) {
+        let Some(address) = lone(names, places).filter(|_| !self.has_told) else { return };
+        self.has_told = true;
+        tracing::warn!(
+            target: "damper", target = %self.shared.target(), %address,
+            "the name has one address; if it is a ClusterIP, all calls and their retries go to the same pod: \
+             use the name of a headless Service"
+        );
+    }
+
     /// Replaces the set of endpoints. An empty list is ignored, unless no endpoints are known yet.
     fn keep(&mut self, mut places: Vec<Place>) {
         places.sort_unstable_by_key(|place| place.address);
@@ -197,5 +219,31 @@ impl Crew {
             self.lost.clone(),
         );
         (endpoint, self.tasks.spawn(task))
+    }
+}
+
+/// Returns the address of a single name that has no other, unless it is on this machine or the name is an
+/// address itself.
+fn lone(names: &[Name], places: &[Place]) -> Option<SocketAddr> {
+    let ([name], [place]) = (names, places) else { return None };
+    let is_name = name.host.parse::<IpAddr>().is_err();
+    (is_name && !place.address.ip().is_loopback()).then_some(place.address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_name_with_one_remote_address_is_noted() {
+        let name = |host: &str| Name { host: host.to_owned(), port: 1, zone: None };
+        let place = |ip: &str| Place { address: SocketAddr::new(ip.parse().unwrap(), 1), zone: None };
+        let one = [place("10.0.0.1")];
+        assert_eq!(lone(&[name("stock.shop.svc")], &one), Some(one[0].address));
+        assert_eq!(lone(&[name("10.0.0.1")], &one), None);
+        assert_eq!(lone(&[name("localhost")], &[place("127.0.0.1")]), None);
+        assert_eq!(lone(&[name("stock.shop.svc")], &[place("10.0.0.1"), place("10.0.0.2")]), None);
+        assert_eq!(lone(&[name("a.shop.svc"), name("b.shop.svc")], &one), None);
+        assert_eq!(lone(&[name("stock.shop.svc")], &[]), None);
     }
 }
