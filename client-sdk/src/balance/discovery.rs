@@ -44,7 +44,7 @@ pub(super) async fn run(checked: Checked, ends: Ends) {
         lost,
         tasks: JoinSet::new(),
         kept: Vec::new(),
-        has_told: false,
+        has_warned: false,
     };
     let (mut names, mut changes, mut looks) = (checked.names, checked.changes, Looks::default());
     loop {
@@ -159,15 +159,15 @@ struct Crew {
     lost: mpsc::Sender<()>,
     tasks: JoinSet<()>,
     kept: Vec<(Arc<Endpoint>, AbortHandle)>,
-    /// The log has that the name has one address.
-    has_told: bool,
+    /// True once a name with one address was logged.
+    has_warned: bool,
 }
 
 impl Crew {
     /// Logs once that the callee's name has one address.
     fn note_lone(&mut self, names: &[Name], places: &[Place]) {
-        let Some(address) = lone(names, places).filter(|_| !self.has_told) else { return };
-        self.has_told = true;
+        let Some(address) = lone(names, places).filter(|_| !self.has_warned) else { return };
+        self.has_warned = true;
         tracing::warn!(
             target: "damper", target = %self.shared.target(), %address,
             "the name has one address; if it is a ClusterIP, all calls and their retries go to the same pod: \
