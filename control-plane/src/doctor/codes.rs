@@ -129,8 +129,8 @@ codes! {
         "A service makes calls outside the context of the request that it serves, so its retries multiply with those of its callers.",
         "In the code of the service, start tasks with `damper_sdk::spawn`, or pass the request's `Context` to the task and run it within `Context::scope`. For a service behind `damper proxy`, configure OpenTelemetry in the service so that it propagates the context from each request to the calls made for it.";
     INBOUND_BYPASSED = "inbound_bypassed", Warning,
-        "Calls reach a service without passing Damper there: callers dial the service and not its proxy, or some of its processes or ports have no Damper. Retry flags, deadlines and the retry limit have no effect on these calls.",
-        "For a service behind `damper proxy`, let callers dial the port of `inbound`: in Kubernetes as targetPort of the Service, or, for a headless Service, with the proxy on the port that callers dial. For a service with the SDK, add the server layer to each of its gRPC servers, in all of its processes.";
+        "Calls reach a service without passing its proxy: callers dial the service itself, or some of its processes have no proxy. The service takes no retry flags or deadlines from these calls, and its retry limit does not count them.",
+        "Let callers dial the port of `inbound`. In Kubernetes make it the targetPort of the Service; for a headless Service, let the proxy listen on the port that callers dial, and the service on another one. Add the proxy to all processes of the service.";
     ENDPOINT_FAILING = "endpoint_failing", Warning,
         "Some instances of a callee fail or cannot be connected to, while its other instances work.",
         "Restart or replace the instances at the addresses that this finding names. A client that avoids such an instance uses it again as soon as it answers.";

@@ -20,7 +20,7 @@ const FAILING: f64 = 0.01;
 /// The share of expired calls from which on they are reported.
 const LATE: f64 = 0.05;
 
-/// The share of a service's successful calls that it serves with Damper, below which they are reported.
+/// The share of a service's successful calls that pass its proxies, below which they are reported.
 /// Callers and the service report at different times, so the two never agree exactly.
 const BYPASSED: f64 = 0.5;
 
@@ -35,7 +35,11 @@ pub(crate) const CHECKS: &[Check] = &[
     Check { what: "no retries by gRPC or Envoy", scope: served_scope, find: foreign_repeats },
     Check { what: "retry limits of callees reject nothing", scope: served_scope, find: shed },
     Check { what: "calls belong to requests", scope: DoctorInput::count_of_routes, find: lost_contexts },
-    Check { what: "callers do not bypass Damper", scope: DoctorInput::count_of_clients, find: bypassed },
+    Check {
+        what: "callers dial the proxies of services",
+        scope: DoctorInput::count_of_clients,
+        find: bypassed,
+    },
     Check { what: "callees are connected too", scope: DoctorInput::count_of_routes, find: unknown_callees },
     Check { what: "failing routes have a rule", scope: DoctorInput::count_of_routes, find: without_rule },
 ];
@@ -194,19 +198,21 @@ fn lost_contexts(input: &DoctorInput) -> Vec<v1::Finding> {
     })
 }
 
-/// Compares the successful calls to a service with the requests that it serves through its server layer or
-/// proxy. Other calls may not have reached it. Nothing is concluded while a replica is unreachable, because
-/// its statistics are missing.
+/// Compares the successful gRPC calls to a service behind a proxy with the requests that its proxies pass on.
+/// Failed calls may not have reached it. Nothing is concluded while a replica is unreachable, because its
+/// statistics are missing.
 fn bypassed(input: &DoctorInput) -> Vec<v1::Finding> {
     if input.is_settling() || input.replicas.iter().any(|replica| !replica.problem.is_empty()) {
         return Vec::new();
     }
     let mut callees: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
-    for client in input.clients().filter(|client| client.serves) {
+    for client in input.clients().filter(|client| client.serves && client.via() == v1::Via::Proxy) {
         callees.entry(service_of(client)).or_default();
     }
     for RouteSummary { route, stats } in input.rows.iter().map(|row| &**row) {
-        if let Some((succeed, _)) = callees.get_mut(&*route.callee_service) {
+        if let Some((succeed, _)) = callees.get_mut(&*route.callee_service)
+            && is_grpc_method(&route.callee_method)
+        {
             *succeed += stats.calls_per_s * (1.0 - stats.error_share);
         }
     }
@@ -222,12 +228,19 @@ fn bypassed(input: &DoctorInput) -> Vec<v1::Finding> {
         .filter(|(_, (succeed, serves))| *succeed >= enough && *serves < BYPASSED * succeed);
     let findings = bypassed.map(|(service, (succeed, serves))| {
         let message = format!(
-            "{succeed:.1} calls/s to {service} succeed, but its processes report {serves:.1} requests/s over {}",
+            "{succeed:.1} calls/s to {service} succeed, but its proxies report {serves:.1} requests/s over {}",
             last(input)
         );
         finding(codes::INBOUND_BYPASSED, service, message)
     });
     findings.collect()
+}
+
+/// Returns true for a method of a gRPC service in a package: not for an HTTP route, which a proxy does not
+/// serve, and not for an operation with a plain name.
+fn is_grpc_method(method: &str) -> bool {
+    let service = method.split('/').next().unwrap_or_default();
+    service.contains('.') && !service.contains(':')
 }
 
 fn unknown_callees(input: &DoctorInput) -> Vec<v1::Finding> {

@@ -203,11 +203,16 @@ fn service_is_bypassed_if_it_serves_far_less_than_it_answers() {
         found.into_iter().map(|finding| (finding.subject, finding.message)).collect::<Vec<_>>()
     };
     let proxy = v1::Client { via: v1::Via::Proxy.into(), serves: true, ..client("stock", 1) };
-    input.clients = vec![proxy, client("shop", 1)];
-    // Calls to a service without Damper have nothing to bypass.
-    input.rows = [of("stock", 10.0, 0.2), of("shop", 10.0, 0.0), of("mail", 10.0, 0.0)].into();
-    let message =
-        "8.0 calls/s to stock succeed, but its processes report 0.0 requests/s over the last minute";
+    let sdk = v1::Client { serves: true, ..client("shop", 1) };
+    input.clients = vec![proxy, sdk];
+    // A proxy serves no HTTP, and an SDK may count calls that are no requests.
+    let http = RouteSummary {
+        route: row("shop", "stock", "GET:/a.b").route.clone(),
+        ..(*of("stock", 10.0, 0.0)).clone()
+    };
+    input.rows =
+        [of("stock", 10.0, 0.2), Arc::new(http), of("shop", 10.0, 0.0), of("mail", 10.0, 0.0)].into();
+    let message = "8.0 calls/s to stock succeed, but its proxies report 0.0 requests/s over the last minute";
     assert_eq!(found(&input), [("stock".to_owned(), message.to_owned())]);
     input.served = serves(3.0, 0.9);
     assert_eq!(found(&input).len(), 1, "3.9 of 8");

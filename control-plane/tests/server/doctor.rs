@@ -119,7 +119,7 @@ async fn what_routes_measure_is_found_with_who_and_how_much() {
         ("time_runs_out", &*route, "expire; p50 "),
         ("budget_used_up", &*route, "in 1 of 1 process"),
         ("circuit_not_closed", &*route, "in 1 of 1 process"),
-        ("outer_loop", &*route, "shop calls again"),
+        ("outer_loop", &*route, "shop makes failed calls again"),
         ("context_lost", &*route, "50.0% of the calls"),
         ("failing_without_rule", &*route, "10.0% of"),
         ("repeats_by_grpc", &*format!("* * stock {TAKE}"), "by gRPC clients"),
