@@ -13,11 +13,16 @@ pub fn damper() -> &'static Path {
     BINARY.get_or_init(|| std::env::var_os("DAMPER_BINARY").map_or_else(build, PathBuf::from))
 }
 
+/// The path of `damper-proxy`, which is built with `damper`.
+pub fn damper_proxy() -> PathBuf {
+    damper().with_file_name("damper-proxy")
+}
+
 fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let profile = profile_folder();
     let optimised = profile.ends_with("release").then_some("--release");
-    let arguments = ["build", "--quiet", "--package", "damper-cli", "--bin", "damper"];
+    let arguments = ["build", "--quiet", "--package", "damper-cli", "--bins"];
     let built = Command::new(cargo).args(arguments).args(optimised).status().expect("cargo can be started");
     assert!(built.success(), "the damper binary must build");
     profile.join(format!("damper{}", std::env::consts::EXE_SUFFIX))

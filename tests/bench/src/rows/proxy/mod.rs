@@ -1,4 +1,4 @@
-//! What one passage through `damper proxy` costs, compared with Envoy and a bare pass-through of hyper.
+//! What one passage through `damper-proxy` costs, compared with Envoy and a bare pass-through of hyper.
 //!
 //! Both ends are grpc-go (`tests/bench/go`). What a passage adds is the time of a call through it less that
 //! of a call without a proxy in the same round.
@@ -74,7 +74,7 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
     let mut row = Row::new("proxy", "One passage through damper proxy").note(format!(
         "Unary calls of grpc-go to grpc-go over one connection, {} ms through each passage in a round; caller, proxies and \
          service share the cores. Added is the time through a passage less that without one. Envoy has a static \
-         configuration and {threads} threads, Damper one, its default.",
+         configuration and {threads} threads; Damper is the program `damper-proxy` with one thread, its default.",
         time.as_millis()
     ));
     for in_flight in IN_FLIGHT {

@@ -40,10 +40,10 @@ impl Proxy {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("proxy.yaml");
         std::fs::write(&file, config)?;
-        let mut command = tethered(binary::damper());
-        command.args(["proxy", "--file"]).arg(&file);
+        let mut command = tethered(binary::damper_proxy());
+        command.arg("--file").arg(&file);
         command.envs([("DAMPER_SERVER", control_plane), ("RUST_LOG", "warn")]);
-        let running = Running::start("damper proxy", command)?;
+        let running = Running::start("damper-proxy", command)?;
         let mut proxy = Self { running, _folder: folder, addresses: vec![free, ruled] };
         proxy.listens().await?;
         let deadline = Instant::now() + PATIENCE;
