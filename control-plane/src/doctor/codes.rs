@@ -114,8 +114,8 @@ codes! {
         "A circuit breaker blocks the calls of a route, or lets only a few calls through as probes.",
         "Fix the callee; the circuit breaker closes when its probes succeed.";
     OUTER_LOOP = "outer_loop", Warning,
-        "A service retries calls that Damper retries already, in a loop in its own code or by the retry policy of its gRPC client: the attempts multiply.",
-        "Remove the loop from the code of the service, or the retry policy from the service config of its gRPC client, and let a rule for the route retry instead. `damper proxy` sends the retries of a gRPC client once each.";
+        "A service retries calls that Damper retries already, in a loop in its own code or by the retry policy of its gRPC client. The attempts multiply; only the retries of a gRPC client behind `damper proxy` are sent once each.",
+        "Remove the loop from the code of the service, or the retry policy from the service config of its gRPC client, and let a rule for the route retry instead.";
     REPEATS_BY_GRPC = "repeats_by_grpc", Warning,
         "The gRPC library of a caller retries calls to a callee on its own, and Damper cannot limit these retries.",
         "Remove retryPolicy and hedgingPolicy from the gRPC service config of the callers.";

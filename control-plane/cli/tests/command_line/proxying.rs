@@ -419,6 +419,24 @@ fn checked_config(map: &Value, folder: &TempDir) -> Value {
 }
 
 #[test]
+fn manifest_prints_each_part_alone() {
+    let kinds = |more: &[&str]| {
+        let (documents, notes, _folder) = manifest(WORKLOAD, more);
+        let kind = |document: &Value| document["kind"].as_str().unwrap().to_owned();
+        (documents.iter().map(kind).collect::<Vec<_>>(), notes)
+    };
+    assert_eq!(kinds(&[]).0, ["ConfigMap", "Deployment", "Service"]);
+    for (part, kind) in [("config", "ConfigMap"), ("workload", "Deployment"), ("services", "Service")] {
+        assert_eq!(kinds(&["--part", part]).0, [kind]);
+    }
+    for (server, is_pod) in
+        [("https://localhost:7600", true), ("http://[::1]:7600", true), ("https://damper:7600", false)]
+    {
+        assert_eq!(kinds(&["--server", server]).1.contains("is the pod itself"), is_pod, "{server}");
+    }
+}
+
+#[test]
 fn manifest_puts_the_proxy_before_the_service() {
     let (documents, notes, folder) = manifest(WORKLOAD, &["--server", "https://a:1", "--image", "proxy:x"]);
     let [map, patch, service] = &documents[..] else { panic!("{documents:?}") };

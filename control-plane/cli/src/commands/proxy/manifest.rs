@@ -9,9 +9,10 @@
 //! different ports.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use damper_document::{Document, Value, parse, to_yaml};
 use serde_json::json;
 
@@ -51,9 +52,32 @@ pub(super) struct ManifestArgs {
     /// Image of the proxy, which has `/damper-proxy`
     #[arg(long, default_value = concat!("damper-proxy:", env!("CARGO_PKG_VERSION")))]
     image: String,
-    /// Control plane
-    #[arg(long, value_name = "URL", default_value = "https://damper.damper.svc:7600")]
+    /// Control plane that the pods connect to
+    #[arg(long, value_name = "URL", env = "DAMPER_SERVER", default_value = "https://damper.damper.svc:7600")]
     server: String,
+    /// Print this part alone: a resource to apply, or a patch
+    #[arg(long, value_enum, value_name = "PART")]
+    part: Option<Part>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// The ConfigMap with the proxy's configuration
+    Config,
+    /// The patch of the workload
+    Workload,
+    /// The patches of its Services
+    Services,
+}
+
+impl Part {
+    fn of(document: &Value) -> Self {
+        match document["kind"].as_str() {
+            Some("ConfigMap") => Self::Config,
+            Some("Service") => Self::Services,
+            _ => Self::Workload,
+        }
+    }
 }
 
 /// Prints the documents on stdout, and what they cannot change on stderr.
@@ -64,10 +88,19 @@ pub(super) fn run(args: &ManifestArgs) -> Result<(), CliError> {
         CliError::Data(error.to_string().lines().map(|line| fault(line.into())).collect())
     })?;
     let printed = documents_for(&documents, args).map_err(|problem| CliError::Data(vec![fault(problem)]))?;
-    let texts: Vec<_> = printed.documents.iter().map(to_yaml).collect();
+    let is_wanted = |document: &&Value| args.part.is_none_or(|part| Part::of(document) == part);
+    let texts: Vec<_> = printed.documents.iter().filter(is_wanted).map(to_yaml).collect();
     output::data(&texts.join("---\n"))?;
     printed.notes.into_iter().for_each(print_message);
     Ok(())
+}
+
+/// Returns true for the URL of this machine, such as the end of `kubectl port-forward`.
+fn is_loopback(url: &str) -> bool {
+    let uri = url.parse::<http::Uri>().ok();
+    let host = uri.as_ref().and_then(http::Uri::host).unwrap_or_default();
+    let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
 struct Printed {
@@ -101,6 +134,12 @@ fn documents_for(documents: &[Document<Value>], args: &ManifestArgs) -> Result<P
     let other = workload.free_port(&callees)?;
     let (listen, to) = if is_headless { (workload.port, other) } else { (other, workload.port) };
     let mut notes = Vec::new();
+    if is_loopback(&args.server) {
+        notes.push(format!(
+            "{} is the pod itself: set --server to the address of the control plane",
+            args.server
+        ));
+    }
     if callees.outbound.is_empty() {
         notes.push(format!("name the callees of {} with --callee, or add them to `outbound`", workload.name));
     }
