@@ -48,19 +48,13 @@ pub(super) struct Opened {
 pub(super) struct Connector {
     tcp: HttpConnector,
     stream_window: Option<u32>,
-    never: Option<SocketAddr>,
     #[cfg(feature = "tls")]
     tls: Option<Arc<Tls>>,
 }
 
 impl Connector {
     #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only TLS needs them"))]
-    pub(super) fn new(
-        target: &Uri,
-        access: Arc<Access>,
-        stream_window: Option<u32>,
-        never: Option<SocketAddr>,
-    ) -> Self {
+    pub(super) fn new(target: &Uri, access: Arc<Access>, stream_window: Option<u32>) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -71,7 +65,6 @@ impl Connector {
         Self {
             tcp,
             stream_window,
-            never,
             #[cfg(feature = "tls")]
             tls: Tls::of(target, access),
         }
@@ -80,9 +73,6 @@ impl Connector {
     /// # Errors
     /// The reason why there is no connection.
     pub(super) async fn connect(&self, address: SocketAddr) -> Result<Opened, String> {
-        if self.never == Some(address) {
-            return Err("the name leads back to this process".to_owned());
-        }
         let connecting = tokio::time::timeout(WITHIN, self.begin(address));
         connecting.await.unwrap_or_else(|_| Err(format!("not connected within {WITHIN:?}")))
     }

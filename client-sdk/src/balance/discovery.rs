@@ -36,7 +36,7 @@ const AT_ONCE: usize = 64;
 pub(super) async fn run(checked: Checked, ends: Ends) {
     let shared = Arc::clone(&ends.0);
     let (lost, mut losses) = mpsc::channel(1);
-    let connector = Connector::new(&checked.target, checked.access, checked.stream_window, checked.never);
+    let connector = Connector::new(&checked.target, checked.access, checked.stream_window);
     let mut crew = Crew {
         connector,
         shared,
@@ -44,14 +44,15 @@ pub(super) async fn run(checked: Checked, ends: Ends) {
         lost,
         tasks: JoinSet::new(),
         kept: Vec::new(),
-        has_warned: false,
+        never: checked.never,
+        is_noted: false,
     };
     let (mut names, mut changes, mut looks) = (checked.names, checked.changes, Looks::default());
     loop {
         let looked = Instant::now();
         // Without names, the first change has not arrived yet.
         if !names.is_empty() {
-            let places = looks.all(&names).await;
+            let places = crew.without_own(looks.all(&names).await);
             crew.note_lone(&names, &places);
             crew.keep(places);
         }
@@ -159,16 +160,30 @@ struct Crew {
     lost: mpsc::Sender<()>,
     tasks: JoinSet<()>,
     kept: Vec<(Arc<Endpoint>, AbortHandle)>,
-    /// True once a name with one address was logged.
-    has_warned: bool,
+    /// Address that is no endpoint.
+    never: Option<SocketAddr>,
+    /// True once the log has what is unusual in the addresses.
+    is_noted: bool,
 }
 
 impl Crew {
+    /// Leaves out the address of the listener whose calls go here: they would go in a circle.
+    fn without_own(&mut self, mut places: Vec<Place>) -> Vec<Place> {
+        let Some(listen) = self.never else { return places };
+        let before = places.len();
+        places.retain(|place| !leads_to(place.address, listen));
+        if places.len() < before && !std::mem::replace(&mut self.is_noted, true) {
+            let target = self.shared.target();
+            tracing::warn!(target: "damper", %target, %listen, "the name leads back to its own listener");
+        }
+        places
+    }
+
     /// Logs once that the callee's name has one address.
     fn note_lone(&mut self, names: &[Name], places: &[Place]) {
-        let Some(address) = lone(names, places).filter(|_| !self.has_warned) else { return };
-        self.has_warned = true;
-        tracing::warn!(
+        let Some(address) = lone(names, places).filter(|_| !self.is_noted) else { return };
+        self.is_noted = true;
+        tracing::info!(
             target: "damper", target = %self.shared.target(), %address,
             "the name has one address; if it is a ClusterIP, all calls and their retries go to the same pod: \
              use the name of a headless Service"
@@ -222,6 +237,12 @@ impl Crew {
     }
 }
 
+/// Returns true if a connection to an address arrives at a listener of this machine.
+fn leads_to(address: SocketAddr, listen: SocketAddr) -> bool {
+    let is_any = listen.ip().is_unspecified() && listen.port() == address.port();
+    address == listen || is_any && address.ip().is_loopback()
+}
+
 /// Returns the address of a single name that has no other, unless it is on this machine or the name is an
 /// address itself.
 fn lone(names: &[Name], places: &[Place]) -> Option<SocketAddr> {
@@ -233,6 +254,14 @@ fn lone(names: &[Name], places: &[Place]) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loopback_leads_to_a_listener_on_all_addresses() {
+        let leads = |address: &str, listen: &str| leads_to(address.parse().unwrap(), listen.parse().unwrap());
+        assert!(leads("127.0.0.1:7", "127.0.0.1:7") && leads("127.0.0.1:7", "0.0.0.0:7"));
+        assert!(!leads("127.0.0.2:7", "127.0.0.1:7") && !leads("127.0.0.1:8", "0.0.0.0:7"));
+        assert!(!leads("10.0.0.1:7", "0.0.0.0:7"), "it may be another machine");
+    }
 
     #[test]
     fn only_a_name_with_one_remote_address_is_noted() {

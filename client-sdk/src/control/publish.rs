@@ -156,7 +156,7 @@ fn describe() {
         (ATTEMPTS, "Attempts that ended, by gRPC code"),
         (WOULD_HEDGES, "Hedges that observe mode would have sent"),
         (NO_CONTEXT_CALLS, "Calls without a request context, in a process that serves requests"),
-        (OUTER_LOOP_CALLS, "Calls repeated after the route had failed in the same request"),
+        (OUTER_LOOP_CALLS, "Calls repeated by a loop of the caller, or its gRPC client"),
         (HAND_OVERS, "Failed calls that were to become jobs, by result"),
         (SERVER_FIRST_SENDS, "Requests served that were no retries"),
         (SERVER_REPEATS, "Retries received, by source"),

@@ -19,7 +19,7 @@
 //! | [`damper.attempts`](ATTEMPTS) | `grpc.status` | attempts that ended; one dropped in favour of another is not counted |
 //! | [`damper.would_hedges`](WOULD_HEDGES) | | hedges that observe mode would have sent |
 //! | [`damper.no_context_calls`](NO_CONTEXT_CALLS) | | calls outside of requests, in a process that serves |
-//! | [`damper.outer_loop_calls`](OUTER_LOOP_CALLS) | | calls repeated after the route had failed in the same request |
+//! | [`damper.outer_loop_calls`](OUTER_LOOP_CALLS) | | calls repeated by a loop of the caller, or its gRPC client |
 //! | [`damper.server.first_sends`](SERVER_FIRST_SENDS) | | requests served that were no retries |
 //! | [`damper.server.repeats`](SERVER_REPEATS) | `source`: `damper`, `grpc`, `envoy` | retries received |
 //! | [`damper.server.shed_repeats`](SERVER_SHED_REPEATS) | | retries that the callee's retry limit rejected |

@@ -80,8 +80,8 @@ impl From<&Identity> for v1::Identity {
 
 fn no_service() -> String {
     format!(
-        "required; call Options::service or set {SERVICE}, {OTEL_SERVICE} or service.name in \
-         {OTEL_ATTRIBUTES}"
+        "required; set {SERVICE}, {OTEL_SERVICE} or service.name in {OTEL_ATTRIBUTES}, or call \
+         Options::service"
     )
 }
 

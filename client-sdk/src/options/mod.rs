@@ -299,7 +299,7 @@ fn endpoints(given: &[String], variable: Option<String>, faults: &mut Faults) ->
         all.map(|(i, url)| (format!("endpoints[{i}]"), url.clone())).collect()
     };
     if listed.is_empty() {
-        faults.add("endpoints", format!("required; pass them to Options::new or set {SERVER_VARIABLE}"));
+        faults.add("endpoints", format!("required; set {SERVER_VARIABLE}, or pass them to Options::new"));
     }
     let mut uris = Vec::with_capacity(listed.len());
     for (path, url) in listed {

@@ -71,7 +71,7 @@ codes! {
     // Clients.
     NO_CLIENT_CONNECTED = "no_client_connected", Warning,
         "No process of a service is connected to the control plane: the service receives no rules, and its calls are unknown.",
-        "In the code of the service, give `Damper::connect` the address of this control plane and the name of the service. Then read the log of the service.";
+        "In the code of the service, give `Damper::connect` the address of this control plane and the name of the service; a proxy next to it gets them from DAMPER_SERVER and DAMPER_SERVICE. Then read the log of the service or proxy.";
     CLIENT_LAGS = "client_lags", Warning,
         "A connected process has not confirmed the latest change that was sent to it, so it may run older rules.",
         "Check the CPU load and the network of this process. The server closes the connection of a process that stops reading; the process then connects again and gets the current rules.";
@@ -114,8 +114,8 @@ codes! {
         "A circuit breaker blocks the calls of a route, or lets only a few calls through as probes.",
         "Fix the callee; the circuit breaker closes when its probes succeed.";
     OUTER_LOOP = "outer_loop", Warning,
-        "A service retries calls that Damper retries already, in a loop in its own code or by the retry policy of its gRPC client. The attempts multiply; only the retries of a gRPC client behind `damper proxy` are sent once each.",
-        "Remove the loop from the code of the service, or the retry policy from the service config of its gRPC client, and let a rule for the route retry instead.";
+        "A service retries calls on its own, in a loop in its code or by its gRPC client. If a rule retries the same calls, the attempts multiply; only the retries of a gRPC client behind `damper proxy` are then sent once each.",
+        "Remove the loop from the code of the service, or retryPolicy and hedgingPolicy from the service config of its gRPC client, and let a rule for the route retry instead.";
     REPEATS_BY_GRPC = "repeats_by_grpc", Warning,
         "The gRPC library of a caller retries calls to a callee on its own, and Damper cannot limit these retries.",
         "Remove retryPolicy and hedgingPolicy from the gRPC service config of the callers.";
@@ -129,8 +129,8 @@ codes! {
         "A service makes calls outside the context of the request that it serves, so its retries multiply with those of its callers.",
         "In the code of the service, start tasks with `damper_sdk::spawn`, or pass the request's `Context` to the task and run it within `Context::scope`. For a service behind `damper proxy`, configure OpenTelemetry in the service so that it propagates the context from each request to the calls made for it.";
     INBOUND_BYPASSED = "inbound_bypassed", Warning,
-        "Calls reach a service without passing its proxy: callers dial the service itself, or some of its processes have no proxy. The service takes no retry flags or deadlines from these calls, and its retry limit does not count them.",
-        "Let callers dial the port of `inbound`. In Kubernetes make it the targetPort of the Service; for a headless Service, let the proxy listen on the port that callers dial, and the service on another one. Add the proxy to all processes of the service.";
+        "Calls reach a service without passing its proxy, as far as its proxies report: callers dial the service itself, or some of its processes have no proxy, or one that is not connected. The service takes no retry flags or deadlines from calls past its proxy, and its retry limit does not count them.",
+        "Let callers dial the port of `inbound`. In Kubernetes make it the targetPort of the Service; for a headless Service, let the proxy listen on the port that callers dial, and the service on another one. Add the proxy to all processes of the service, and compare their number with `damper clients`: the log of a proxy has why it is not connected.";
     ENDPOINT_FAILING = "endpoint_failing", Warning,
         "Some instances of a callee fail or cannot be connected to, while its other instances work.",
         "Restart or replace the instances at the addresses that this finding names. A client that avoids such an instance uses it again as soon as it answers.";
@@ -145,7 +145,7 @@ codes! {
         "In the code of the caller, change the name in `client_layer` to that of the other service. Until then the rules and guards of the other service do not apply to these calls.";
     CALLEE_UNKNOWN = "callee_unknown", Hint,
         "No process of a callee is connected to the control plane: retries by the callee multiply with those of its callers, and the callee does not limit the retries that it accepts.",
-        "If the callee is yours, add Damper's SDK to it. Check that the caller and the callee use the same service name.";
+        "If the callee is yours, add Damper's SDK or `damper proxy` to it. Check that the caller and the callee use the same service name.";
 
     // Rules in the fleet.
     MATCHES_NOTHING = "matches_nothing", Warning,

@@ -198,13 +198,15 @@ fn lost_contexts(input: &DoctorInput) -> Vec<v1::Finding> {
     })
 }
 
-/// Compares the successful gRPC calls to a service behind a proxy with the requests that its proxies pass on.
-/// Failed calls may not have reached it. Nothing is concluded while a replica is unreachable, because its
-/// statistics are missing.
+/// Compares the successful gRPC calls to a service behind a proxy with the requests that its proxies pass on,
+/// in the last minute. Other calls may not have reached it. Nothing is concluded while a replica is
+/// unreachable, because its statistics are missing.
 fn bypassed(input: &DoctorInput) -> Vec<v1::Finding> {
-    if input.is_settling() || input.replicas.iter().any(|replica| !replica.problem.is_empty()) {
+    let lacks_reports = input.replicas.iter().any(|replica| !replica.problem.is_empty());
+    if input.window != RateWindow::Minute || input.is_settling() || lacks_reports {
         return Vec::new();
     }
+    let minute = RateWindow::Minute.length().as_secs_f64();
     let mut callees: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for client in input.clients().filter(|client| client.serves && client.via() == v1::Via::Proxy) {
         callees.entry(service_of(client)).or_default();
@@ -213,27 +215,36 @@ fn bypassed(input: &DoctorInput) -> Vec<v1::Finding> {
         if let Some((succeed, _)) = callees.get_mut(&*route.callee_service)
             && is_grpc_method(&route.callee_method)
         {
-            *succeed += stats.calls_per_s * (1.0 - stats.error_share);
+            // The rate of a new route is that of its few seconds: it has no more calls than in all.
+            *succeed += (successes(stats) * minute).min(stats.total_calls as f64);
         }
     }
-    for ((service, _), rates) in &input.served {
-        if let Some((_, serves)) = callees.get_mut(&**service) {
+    for ((service, method), rates) in &input.served {
+        if let Some((_, serves)) = callees.get_mut(&**service)
+            && is_grpc_method(method)
+        {
             let repeats = rates.damper_repeats_per_s + rates.grpc_repeats_per_s + rates.envoy_repeats_per_s;
-            *serves += rates.first_sends_per_s + repeats;
+            *serves += (rates.first_sends_per_s + repeats) * minute;
         }
     }
-    let enough = ENOUGH_CALLS / RateWindow::Minute.length().as_secs_f64();
     let bypassed = callees
         .into_iter()
-        .filter(|(_, (succeed, serves))| *succeed >= enough && *serves < BYPASSED * succeed);
+        .filter(|(_, (succeed, serves))| *succeed >= ENOUGH_CALLS && *serves < BYPASSED * succeed);
     let findings = bypassed.map(|(service, (succeed, serves))| {
         let message = format!(
-            "{succeed:.1} calls/s to {service} succeed, but its proxies report {serves:.1} requests/s over {}",
-            last(input)
+            "{succeed:.0} calls to {service} succeeded in the last minute, but its proxies report {serves:.0} requests"
         );
         finding(codes::INBOUND_BYPASSED, service, message)
     });
     findings.collect()
+}
+
+/// Returns the successful calls per second. A cancelled one is no error, and may not have reached the callee.
+fn successes(stats: &v1::RouteStats) -> f64 {
+    let is_success = |ended: &&v1::FateRate| {
+        !ended.would && matches!(ended.fate(), v1::Fate::Ok | v1::Fate::OkAfterRetry | v1::Fate::OkByHedge)
+    };
+    stats.fates.iter().filter(is_success).map(|ended| ended.per_s).sum()
 }
 
 /// Returns true for a method of a gRPC service in a package: not for an HTTP route, which a proxy does not

@@ -189,8 +189,11 @@ fn called_proxy_without_inbound_is_found_as_such() {
 #[test]
 fn service_is_bypassed_if_it_serves_far_less_than_it_answers() {
     let mut input = input(v1::Mode::Enforce, DAY);
-    let of = |callee: &str, calls_per_s, error_share| {
-        let stats = v1::RouteStats { calls_per_s, error_share, ..Default::default() };
+    let of = |callee: &str, per_s, total_calls| {
+        let ended = |fate: v1::Fate, per_s| v1::FateRate { fate: fate.into(), per_s, ..Default::default() };
+        // Cancelled calls may not have reached the callee.
+        let fates = vec![ended(v1::Fate::OkAfterRetry, per_s), ended(v1::Fate::Cancelled, 50.0)];
+        let stats = v1::RouteStats { fates, total_calls, ..Default::default() };
         Arc::new(RouteSummary { stats, ..RouteSummary::clone(&row("shop", callee, "s.S/Get")) })
     };
     let serves = |first_sends_per_s, damper_repeats_per_s| {
@@ -208,11 +211,10 @@ fn service_is_bypassed_if_it_serves_far_less_than_it_answers() {
     // A proxy serves no HTTP, and an SDK may count calls that are no requests.
     let http = RouteSummary {
         route: row("shop", "stock", "GET:/a.b").route.clone(),
-        ..(*of("stock", 10.0, 0.0)).clone()
+        ..(*of("stock", 10.0, 999)).clone()
     };
-    input.rows =
-        [of("stock", 10.0, 0.2), Arc::new(http), of("shop", 10.0, 0.0), of("mail", 10.0, 0.0)].into();
-    let message = "8.0 calls/s to stock succeed, but its proxies report 0.0 requests/s over the last minute";
+    input.rows = [of("stock", 8.0, 999), Arc::new(http), of("shop", 10.0, 999), of("mail", 10.0, 999)].into();
+    let message = "480 calls to stock succeeded in the last minute, but its proxies report 0 requests";
     assert_eq!(found(&input), [("stock".to_owned(), message.to_owned())]);
     input.served = serves(3.0, 0.9);
     assert_eq!(found(&input).len(), 1, "3.9 of 8");
@@ -226,8 +228,15 @@ fn service_is_bypassed_if_it_serves_far_less_than_it_answers() {
     input.replicas = vec![v1::Replica { problem: "timeout".to_owned(), ..Default::default() }];
     assert!(found(&input).is_empty(), "reports may be missing");
     input.replicas.clear();
-    input.rows = [of("stock", 0.33, 0.0)].into();
+    input.rows = [of("stock", 0.33, 999)].into();
     assert!(found(&input).is_empty(), "too few calls");
+    input.rows = [of("stock", 10.0, 19)].into();
+    assert!(found(&input).is_empty(), "few calls of a route that is new");
+    input.rows = [of("stock", 10.0, 20)].into();
+    assert_eq!(found(&input).len(), 1);
+    input.window =
+        RateWindow::read("window", prost_types::Duration::try_from(Duration::from_secs(10)).ok()).unwrap();
+    assert!(found(&input).is_empty(), "reports of both sides are some seconds apart");
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn write_counters(text: &mut String, routes: &TopWithRest<RouteCounters, RouteCo
         ("damper_retries_total", "Retries among the attempts."),
         ("damper_hedges_total", "Hedges among the attempts."),
         ("damper_would_hedges_total", "Hedges that would have been sent."),
-        ("damper_outer_loop_calls_total", "Calls made again in a request after a failed call."),
+        ("damper_outer_loop_calls_total", "Calls repeated by a loop of the caller, or its gRPC client."),
         ("damper_no_context_calls_total", "Calls of processes that serve, made outside any request."),
         ("damper_call_fates_total", "How calls ended."),
         ("damper_attempt_codes_total", "How attempts ended."),

@@ -89,7 +89,7 @@ async fn calls_in_flight_end_with_their_proxy_and_it_serves_again() {
         assert!(matches!(code, Code::Unavailable | Code::Unknown), "{code:?}");
     }
     service.hold(false);
-    let refused = ended(callers.clone(), "refused").await.expect_err("nothing listens");
+    let refused = ended(channel(proxy.addresses.inbound()), "refused").await.expect_err("nothing listens");
     assert_eq!(refused.code(), Code::Unavailable);
     assert_eq!(ended(service.hop.channel().await, "direct").await.expect("the service runs"), "direct");
     let again = Proxy::start(NOWHERE, &inbound, address, address);

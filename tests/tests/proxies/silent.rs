@@ -54,9 +54,8 @@ async fn send(caller: &SendRequest<Bytes>, count: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_to_a_silent_callee_end_in_time_and_are_not_kept() {
-    let callee = RawPeer::listen().await;
-    let proxy = Proxy::start(NOWHERE, ANY_PORT, callee.address(), callee.address());
-    // The first connection only asks if the service is there.
+    let (callee, service) = (RawPeer::listen().await, RawPeer::listen().await);
+    let proxy = Proxy::start(NOWHERE, ANY_PORT, service.address(), callee.address());
     let caller = connect(proxy.addresses.outbound()).await;
     let (_kept, ()) = tokio::join!(callee.accept(), send(&caller, FIRST));
     let before = proxy.process.memory_kib();

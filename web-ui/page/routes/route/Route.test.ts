@@ -318,7 +318,7 @@ test("who else repeats is named", async () => {
   const served = { firstSendsPerS: 30, envoyRepeatsPerS: 4.5 };
   shown({}, undefined, { routes: [route("orders", { served, outerLoopCallsPerS: 2, totalOuterLoopCalls: 80n, totalServingCalls: 80n, chainCoverage: 0.75 })] });
   expect((await screen.findByRole("rowheader", { name: "Retries by Envoy" })).closest("tr")?.textContent).toMatch(/▲ 4\.5.*set its retries to 0/s);
-  expect(screen.getByText(/calls again in the same request/).textContent).toMatch(/2\.0\/s.*80 total/s);
+  expect(screen.getByText(/calls again after a call has failed/).textContent).toMatch(/2\.0\/s.*80 total/s);
   expect(screen.getByText(/made while the caller serves a request/).textContent).toContain("75.0 %");
 });
 

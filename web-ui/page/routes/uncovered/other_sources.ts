@@ -13,7 +13,7 @@ export function retrySources({ served, outerLoopCallsPerS }: RouteStats): RetryS
     { name: "gRPC", perS: served?.grpcRepeatsPerS ?? 0, explained: "Retries by gRPC clients, from all callers of the callee" },
     { name: "Envoy", perS: served?.envoyRepeatsPerS ?? 0, explained: "Retries by Envoy proxies, from all callers of the callee" },
     { name: "Damper", perS: served?.damperRepeatsPerS ?? 0, explained: "Retries by Damper on other routes to the callee" },
-    { name: "a loop in the caller", perS: outerLoopCallsPerS, explained: "Calls made again in a request after one had failed for good" },
+    { name: "a loop in the caller", perS: outerLoopCallsPerS, explained: "Calls that the caller makes again after a failure, in a loop or by its gRPC client" },
   ];
   return all.filter(({ perS }) => perS >= 0.005).sort((a, b) => b.perS - a.perS);
 }

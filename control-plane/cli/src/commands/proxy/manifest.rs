@@ -90,6 +90,9 @@ pub(super) fn run(args: &ManifestArgs) -> Result<(), CliError> {
     let printed = documents_for(&documents, args).map_err(|problem| CliError::Data(vec![fault(problem)]))?;
     let is_wanted = |document: &&Value| args.part.is_none_or(|part| Part::of(document) == part);
     let texts: Vec<_> = printed.documents.iter().filter(is_wanted).map(to_yaml).collect();
+    if texts.is_empty() {
+        return Err(CliError::Data(vec![fault("no Service needs a patch".to_owned())]));
+    }
     output::data(&texts.join("---\n"))?;
     printed.notes.into_iter().for_each(print_message);
     Ok(())
