@@ -14,7 +14,7 @@ const FIRST: usize = 200;
 /// Connections that are opened at a time, each with its call.
 const AT_A_TIME: usize = 200;
 /// Files that this process and the proxy open each: one for each connection, a second one for those with a
-/// connection to the service, and those of the tests that run beside it.
+/// connection to the service, and those of concurrent tests.
 const FILES: u64 = CONNECTIONS as u64 * 3 / 2 + 2_000;
 /// Limit of an idle connection, as in docs/benchmarks.
 const MOST_KIB: u64 = 40;
