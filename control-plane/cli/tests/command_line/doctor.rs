@@ -30,7 +30,10 @@ fn findings_exit_79_with_remedies() {
         found.out.starts_with(&format!("critical retry_storm {route}: 3.00 attempts per call")),
         "{found:?}"
     );
-    assert!(found.out.contains(&format!("warning outer_loop {route}: checkout calls again")), "{found:?}");
+    assert!(
+        found.out.contains(&format!("warning outer_loop {route}: checkout makes failed calls again")),
+        "{found:?}"
+    );
     assert!(found.err.contains("1 critical,"), "{found:?}");
     let allowed =
         server.run(&["doctor", "--service", "checkout", "--allow", "outer_loop", "--min-severity", "danger"]);
