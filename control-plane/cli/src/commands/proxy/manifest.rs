@@ -9,11 +9,11 @@
 //! different ports.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use damper_document::{Document, Value, parse, to_yaml};
+use damper_endpoint::address;
 use serde_json::json;
 
 use super::ADMIN_PORT;
@@ -98,14 +98,6 @@ pub(super) fn run(args: &ManifestArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Returns true for the URL of this machine, such as the end of `kubectl port-forward`.
-fn is_loopback(url: &str) -> bool {
-    let uri = url.parse::<http::Uri>().ok();
-    let host = uri.as_ref().and_then(http::Uri::host).unwrap_or_default();
-    let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
-    host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
-}
-
 struct Printed {
     documents: Vec<Value>,
     /// What the operator has to do.
@@ -137,7 +129,8 @@ fn documents_for(documents: &[Document<Value>], args: &ManifestArgs) -> Result<P
     let other = workload.free_port(&callees)?;
     let (listen, to) = if is_headless { (workload.port, other) } else { (other, workload.port) };
     let mut notes = Vec::new();
-    if is_loopback(&args.server) {
+    // Such as the end of `kubectl port-forward`.
+    if args.server.parse().is_ok_and(|server| address::is_loopback(&server)) {
         notes.push(format!(
             "{} is the pod itself: set --server to the address of the control plane",
             args.server
