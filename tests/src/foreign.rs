@@ -121,9 +121,7 @@ impl Process {
         std::thread::spawn(move || lines.for_each(drop));
         addresses
     }
-}
 
-impl Process {
     /// Kills it (SIGKILL), and waits until it is gone.
     pub fn kill(&mut self) {
         self.child.kill().expect("a child can be killed");

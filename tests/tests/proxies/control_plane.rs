@@ -7,8 +7,6 @@ use damper_tests::binary::{self, Served};
 use damper_tests::foreign::free_address;
 use damper_tests::hop::Hop;
 use damper_tests::peer::channel;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
@@ -27,7 +25,8 @@ impl Counted {
         let callee = Hop::serve(None, |_| async { Err(Status::unavailable("out of stock")) }).await;
         let proxy = Proxy::start(control_plane, ANY_PORT, callee.address(), callee.address());
         let started = Instant::now();
-        while !is_ready(&proxy).await {
+        let admin = proxy.addresses.admin().to_string();
+        while !binary::run(control_plane, &["proxy", "ready", "--admin", &admin]).status.success() {
             assert!(started.elapsed() < PATIENCE, "the proxy is not ready");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -50,14 +49,6 @@ impl Counted {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
-}
-
-async fn is_ready(proxy: &Proxy) -> bool {
-    let mut stream = TcpStream::connect(proxy.addresses.admin()).await.expect("the admin port is open");
-    stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("it reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("it answers");
-    answer.starts_with("HTTP/1.1 200 ")
 }
 
 fn apply(server: &Served, folder: &Path, attempts: u64) {
