@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use self::client::Client;
 pub use self::held::{HeldFleet, Holding, hold};
-pub use self::rules::{apply, put, put_late, rule, write_rules};
+pub use self::rules::{apply, put, put_late, put_request, rule, write_rules};
 pub(crate) use self::server::certificate;
 pub use self::server::{Door, Server, Settings};
 

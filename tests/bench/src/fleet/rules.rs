@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use damper_proto::manifest::{self, Manifest};
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, apply_rules_request, rule_change};
+use tonic::Request;
 
 use super::Door;
 use super::client::{SERVICES, callee_at, service_at};
@@ -40,6 +41,16 @@ policy: {{ mode: enforce, retry: {{ max_attempts: 3, codes: {{ allow: [UNAVAILAB
 #[must_use]
 pub fn put(rule: &v1::Rule) -> rule_change::Kind {
     rule_change::Kind::Put(rule.clone())
+}
+
+/// The request of an operator that puts a rule for every call to a callee.
+///
+/// # Errors
+/// The name makes no rule.
+pub fn put_request(door: &Door, callee: &str) -> Result<Request<v1::PutRuleRequest>> {
+    let options = v1::WriteOptions { author: "bench".to_owned(), ..Default::default() };
+    let rule = Some(rule("*", callee)?);
+    Ok(door.admin(v1::PutRuleRequest { rule, options: Some(options), ..Default::default() }))
 }
 
 /// Rules for the services that clients of a fleet are, each client's share the same.

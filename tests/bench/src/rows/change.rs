@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use damper_proto::v1::{self, rules_client::RulesClient};
+use damper_proto::v1::rules_client::RulesClient;
 use damper_sdk::Damper;
 use damper_tests::etcd::Etcd;
 use damper_tests::spread::quantile;
@@ -22,14 +22,14 @@ use tonic::transport::Channel;
 use super::Size;
 use crate::calls::{self, CALLEE};
 use crate::figure::{Figure, Row, Target};
-use crate::fleet::{Server, Settings, rule};
+use crate::fleet::{Server, Settings, put_request, rule};
 use crate::patience::{PATIENCE, within};
 use crate::process::tethered;
 
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 const KEY: &str = "bench/change";
 /// Longer than the control plane gathers.
-const REST: Duration = Duration::from_millis(40);
+pub(super) const REST: Duration = Duration::from_millis(40);
 
 /// An SDK and the control plane that it follows.
 struct Followed {
@@ -106,13 +106,7 @@ impl Followed {
             }
             Instant::now()
         });
-        let options = v1::WriteOptions { author: "bench".to_owned(), ..Default::default() };
-        let request = v1::PutRuleRequest {
-            rule: Some(rule("*", CALLEE)?),
-            options: Some(options),
-            ..Default::default()
-        };
-        let request = self.server.door().admin(request);
+        let request = put_request(self.server.door(), CALLEE)?;
         let begun = Instant::now();
         within(PATIENCE, "the write of a rule", self.rules.clone().put_rule(request)).await??;
         let took = applied.await?.saturating_duration_since(begun);

@@ -14,12 +14,11 @@ use tonic::transport::Channel;
 use super::passages::Proxy;
 use crate::calls::{self, CALLEE};
 use crate::figure::{Figure, Target};
-use crate::fleet::{Server, rule};
+use crate::fleet::{Server, put_request};
 use crate::patience::{PATIENCE, within};
 use crate::rows::Size;
+use crate::rows::change::REST;
 
-/// Longer than the control plane gathers changes.
-const REST: Duration = Duration::from_millis(40);
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Proxies and SDKs, as many of each, and the control plane that they follow.
@@ -60,13 +59,7 @@ impl Followers {
 
     /// Returns the milliseconds until all proxies have a change, and until all SDKs have it.
     async fn change(&mut self) -> Result<[f64; 2]> {
-        let options = v1::WriteOptions { author: "bench".to_owned(), ..Default::default() };
-        let request = v1::PutRuleRequest {
-            rule: Some(rule("*", CALLEE)?),
-            options: Some(options),
-            ..Default::default()
-        };
-        let request = self.server.door().admin(request);
+        let request = put_request(self.server.door(), CALLEE)?;
         let begun = Instant::now();
         let written = within(PATIENCE, "the write of a rule", self.rules.put_rule(request)).await??;
         let revision = written.into_inner().revision;
