@@ -119,6 +119,10 @@ impl Disk {
     /// What is left when the power goes: what was synced, and of the rest each block and each name that `survives`
     /// says. The children must have ended.
     pub fn lose_power(&mut self, mut survives: impl FnMut() -> bool) {
+        // Without it no child came as far as to write, and what is there was durable before.
+        if !self.image().join(id(&self.root())).exists() {
+            return;
+        }
         let left = self.folder.path().join("left");
         fs::create_dir(&left).expect("a folder");
         restore(&self.image(), &self.root(), &left, &mut survives);

@@ -1,4 +1,4 @@
-//! The store of a server that has stopped.
+//! The embedded store of a process or test that has let go of it.
 //!
 //! Sled lets go of its files a moment after the last handle to it is gone, and says nothing about it.
 

@@ -5,10 +5,11 @@
 //! overwrite, removals, and changes too large for one etcd transaction.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use damper_store::writer::{Proposal, ProposedEdit, Writer, WriterConfig};
-use damper_store::{StoreUrl, key};
+use damper_store::{Store, StoreUrl, key};
 
 /// How many proposals are on their way at the same time.
 const TASKS: usize = 4;
@@ -19,7 +20,11 @@ async fn main() -> anyhow::Result<()> {
     let (Some(location), Some(round)) = (arguments.next(), arguments.next()) else {
         anyhow::bail!("usage: store_victim LOCATION ROUND");
     };
-    let store = location.parse::<StoreUrl>()?.open().await?;
+    let store: Arc<dyn Store> = match location.parse()? {
+        // The test has just read it.
+        StoreUrl::Sled(path) => Arc::new(damper_tests::sled::open(&path).await),
+        etcd => etcd.open().await?,
+    };
     store.create().await?;
     let (writer, _task) = Writer::spawn(store, WriterConfig::default());
     let tasks = (0..TASKS).map(|task| tokio::spawn(write(writer.clone(), format!("{round}-{task}"))));

@@ -103,12 +103,13 @@ static int keep_one(const char *path, const struct stat *found, int kind, struct
     return 0;
 }
 
-/* The first process on a disk finds everything durable that is there. */
+/* The first process on a disk finds everything durable that is there. The root comes last: without its image the
+ * process was killed in here. */
 __attribute__((constructor)) static void begin(void) {
     char image[PATH_MAX];
     if (getenv("DISK_ROOT") == NULL) return;
     image_of(getenv("DISK_ROOT"), image);
-    if (access(image, F_OK) != 0) nftw(getenv("DISK_ROOT"), keep_one, 16, FTW_PHYS);
+    if (access(image, F_OK) != 0) nftw(getenv("DISK_ROOT"), keep_one, 16, FTW_PHYS | FTW_DEPTH);
 }
 
 static int synced(int fd, const char *name) {
