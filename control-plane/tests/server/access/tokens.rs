@@ -10,7 +10,7 @@ use tonic::Code;
 
 use super::{Guarded, bearer, wanted};
 use crate::harness::{header, hello, settings_in, shop_rule, soon, to_message};
-use damper_control_plane::{Auth, Server, StartError};
+use damper_control_plane::{Auth, Server, ServerConfig, StartError};
 
 fn options(request_id: &str) -> Option<v1::WriteOptions> {
     Some(v1::WriteOptions {
@@ -277,6 +277,19 @@ async fn there_are_no_more_tokens_than_the_limit() {
     server.server.stop().await;
 }
 
+/// Binds a server once the one before it has closed the store.
+async fn bind(settings: impl Fn() -> ServerConfig) -> Result<Server, StartError> {
+    soon(async {
+        loop {
+            match Server::bind(settings()).await {
+                Err(StartError::StoreLocked(_)) => {}
+                bound => return bound,
+            }
+        }
+    })
+    .await
+}
+
 #[tokio::test]
 async fn first_token_is_written_once_or_read_from_its_file() {
     let guarded = |folder: &TempDir, file: Option<&str>| {
@@ -286,7 +299,7 @@ async fn first_token_is_written_once_or_read_from_its_file() {
         settings
     };
     let folder = TempDir::new().unwrap();
-    let refused = Server::bind(guarded(&folder, None)).await;
+    let refused = bind(|| guarded(&folder, None)).await;
     assert!(
         matches!(refused, Err(StartError::Bootstrap(damper_control_plane::BootstrapError::NoAdmin))),
         "{refused:?}"
@@ -294,7 +307,7 @@ async fn first_token_is_written_once_or_read_from_its_file() {
     let path = folder.path().join("first");
     for bad in ["", "damper_x_y", "\u{0}"] {
         std::fs::write(&path, bad).unwrap();
-        let refused = Server::bind(guarded(&folder, Some("first"))).await;
+        let refused = bind(|| guarded(&folder, Some("first"))).await;
         assert!(matches!(refused, Err(StartError::Bootstrap(_))), "{bad:?}: {refused:?}");
     }
     let given = format!("damper_{}_{}", "ab".repeat(8), "cd".repeat(32));
@@ -304,12 +317,12 @@ async fn first_token_is_written_once_or_read_from_its_file() {
     assert_eq!(server.listed().await[0].id, "ab".repeat(8));
     let folder = server.server.stop().await;
     // The store has an admin now, so no other file is created or needed.
-    drop(Server::bind(guarded(&folder, Some("second"))).await.unwrap());
+    drop(bind(|| guarded(&folder, Some("second"))).await.unwrap());
     assert!(!folder.path().join("second").exists());
-    drop(Server::bind(guarded(&folder, None)).await.unwrap());
+    drop(bind(|| guarded(&folder, None)).await.unwrap());
 
     let folder = TempDir::new().unwrap();
-    drop(Server::bind(guarded(&folder, Some("new"))).await.unwrap());
+    drop(bind(|| guarded(&folder, Some("new"))).await.unwrap());
     let made = folder.path().join("new");
     #[cfg(unix)]
     {
@@ -320,7 +333,7 @@ async fn first_token_is_written_once_or_read_from_its_file() {
         std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "the store and the token, and nothing unfinished: {names:?}");
     let before = std::fs::read(&made).unwrap();
-    drop(Server::bind(guarded(&folder, Some("new"))).await.unwrap());
+    drop(bind(|| guarded(&folder, Some("new"))).await.unwrap());
     assert_eq!(std::fs::read(&made).unwrap(), before);
 }
 
