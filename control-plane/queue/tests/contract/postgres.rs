@@ -371,18 +371,24 @@ async fn same_key_at_two_servers_is_one_job() {
 async fn leases_of_a_silent_server_are_adopted() {
     let cluster = Cluster::shared().await;
     let url = cluster.database().await;
-    let (silent, observer) = (open(&url).await, open(&url).await);
+    // Longer than a pause of the machine between the first beat and the lease.
+    let settings = || Settings { dead_after: Duration::from_secs(6), ..settings(&url) };
+    let open = async || Arc::new(PostgresStore::open(settings()).await.unwrap());
+    let (silent, observer) = (open().await, open().await);
     let old = silent.beat(Vec::new()).await.unwrap().server;
     let (job, body) = job(&mut World::new(3), 1);
     submit(&*silent, (job.clone(), body)).await;
     let leased = lease(&*silent, lease_of(&job, old, 1)).await.remove(0);
-    let beat = loop {
-        let beat = observer.beat(b"here".to_vec()).await.unwrap();
-        if !beat.adopted.is_empty() {
-            break beat;
+    let adopting = async {
+        loop {
+            let beat = observer.beat(b"here".to_vec()).await.unwrap();
+            if !beat.adopted.is_empty() {
+                return beat;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
     };
+    let beat = tokio::time::timeout(Duration::from_secs(120), adopting).await.unwrap();
     assert_ne!(beat.server, old);
     assert_eq!(beat.servers, [(beat.server, b"here".to_vec())]);
     assert_eq!(beat.adopted.iter().map(|job| job.id).collect::<Vec<_>>(), [job.id]);
