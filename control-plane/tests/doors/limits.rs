@@ -1,7 +1,7 @@
 //! Hits each deadline and each limit once, and checks the answer and the counter.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use damper_control_plane::{Auth, Limits, Rate, ServerConfig};
 use damper_proto::v1;
@@ -20,7 +20,7 @@ use crate::harness::{Running, exchange, shake, soon, start, with_pair};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// The head of a HEADERS frame of 64 bytes, and no more.
 const HALF_HEADERS: &[u8] = b"\0\0\x40\x01\x04\0\0\0\x01";
-const SHORT: Duration = Duration::from_millis(400);
+const SHORT: Duration = Duration::from_secs(3);
 
 fn impatient(settings: &mut ServerConfig) {
     settings.limits = Limits {
@@ -46,11 +46,10 @@ async fn silent_and_half_finished_connections_are_closed() {
     .await;
     let plain = async || TcpStream::connect(server.metrics).await.unwrap();
     let half = [PREFACE, HALF_HEADERS].concat();
-    for (nth, sent) in [&b"GET / HTTP/1.1\r\nho"[..], PREFACE, &half, b"\r\n"].into_iter().enumerate() {
-        // The answer may be anything; the connection is closed.
-        let _ = exchange(plain().await, sent).await;
-        server.hits_that("request_head", |count| count == nth as f64 + 1.0).await;
-    }
+    // The answers may be anything; the connections are closed.
+    let unfinished = [&b"GET / HTTP/1.1\r\nho"[..], PREFACE, &half, b"\r\n"].into_iter();
+    futures_util::future::join_all(unfinished.map(async |sent| exchange(plain().await, sent).await)).await;
+    server.hits_that("request_head", |count| count == 4.0).await;
     exchange(plain().await, b"").await.unwrap();
     server.hits_that("first_byte", |count| count == 1.0).await;
     let tls = TcpStream::connect(server.address).await.unwrap();
@@ -103,19 +102,14 @@ async fn connections_beyond_a_limit_are_closed() {
     server.figure_that("damper_connections", |open| open == 2.0).await;
     list(&plain(&server)).await.unwrap();
 
+    server.figure_that("damper_connections", |open| open == 2.0).await;
     let mut silent = Vec::new();
-    soon(async {
-        loop {
-            let mut stream = TcpStream::connect(server.address).await.unwrap();
-            let mut byte = [0];
-            match tokio::time::timeout(Duration::from_millis(200), stream.read(&mut byte)).await {
-                Ok(ended) => break assert!(ended.is_err() || ended.is_ok_and(|read| read == 0)),
-                Err(_) => silent.push(stream),
-            }
-        }
-    })
-    .await;
-    assert!(silent.len() <= 4, "{}", silent.len());
+    for _ in 0..3 {
+        silent.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    let mut beyond = TcpStream::connect(server.address).await.unwrap();
+    let ended = soon(beyond.read(&mut [0])).await;
+    assert!(ended.is_err() || ended.is_ok_and(|read| read == 0));
     drop(silent);
     server.hits_that("connections", |count| count >= 1.0).await;
     list(&one).await.unwrap();
@@ -131,6 +125,7 @@ async fn reads_and_writes_beyond_their_rate_get_a_retry_delay() {
     })
     .await;
     let mut rules = RulesClient::new(plain(&server));
+    let begun = Instant::now();
     let (mut reads, mut writes) = (0, 0);
     let assert_retry_delay = |status: &tonic::Status| {
         assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
@@ -152,7 +147,9 @@ async fn reads_and_writes_beyond_their_rate_get_a_retry_delay() {
         }
     };
     assert_retry_delay(&refused);
-    assert!((5..=8).contains(&reads) && (3..=6).contains(&writes), "{reads} reads, {writes} writes");
+    let more = begun.elapsed().as_secs() + 1;
+    assert!((5..=5 + more).contains(&reads), "{reads} reads");
+    assert!((3..=3 + more).contains(&writes), "{writes} writes");
     server.hits_that("reads", |count| count >= 1.0).await;
     server.hits_that("writes", |count| count >= 1.0).await;
     server.stop().await;
@@ -179,6 +176,7 @@ async fn who_is_denied_is_held_to_the_rate_of_their_address() {
     })
     .await;
     let mut rules = RulesClient::new(plain(&server));
+    let begun = Instant::now();
     let mut denied = 0;
     let refused = loop {
         let status = soon(rules.list_rules(v1::ListRulesRequest::default())).await.unwrap_err();
@@ -188,7 +186,7 @@ async fn who_is_denied_is_held_to_the_rate_of_their_address() {
         }
     };
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
-    assert!((3..=6).contains(&denied), "{denied}");
+    assert!((3..=4 + begun.elapsed().as_secs()).contains(&denied), "{denied}");
     server.hits_that("reads", |count| count >= 1.0).await;
     server.stop().await;
 }
