@@ -25,8 +25,8 @@ use crate::remote::status::{self, Peer};
 const DEFAULT_SERVER: &str = "http://127.0.0.1:7600";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 /// Silence before a ping, and the time to answer it: together below five seconds.
-const PING_AFTER: Duration = Duration::from_secs(2);
-const PING_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const PING_AFTER: Duration = Duration::from_secs(2);
+pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Address and credentials of the control plane.
 #[derive(Args, Clone, Debug, Default)]

@@ -26,7 +26,7 @@ use crate::remote::probe;
 pub(crate) type Locate<'a> = &'a dyn Fn(&str) -> String;
 
 /// A missing server is an error within five seconds, the probe included.
-const FOUND_OUT_WITHIN: Duration = Duration::from_millis(4700);
+pub(super) const FOUND_OUT_WITHIN: Duration = Duration::from_millis(4700);
 /// Longest time for the probe.
 const LOOK_WITHIN: Duration = Duration::from_millis(1500);
 

@@ -316,7 +316,7 @@ fn delivery_fails_without_clients_and_on_disconnect() {
     let said = nobody.failed(1);
     assert!(said.contains("revision 1 is written, but affects no connected client"), "{said}");
     let leaving = services.start("leaving", Answers::Nothing);
-    let mut waiting = server.command(&["unkill", "--callee", "inventory", "--wait", "--timeout", "20s"]);
+    let mut waiting = server.command(&["unkill", "--callee", "inventory", "--wait", "--timeout", "30s"]);
     let waiting =
         waiting.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
     // Written, then left.
