@@ -65,6 +65,20 @@ impl Limited {
         timeout(PATIENCE, self.arrivals.recv()).await.expect("a request arrives").unwrap()
     }
 
+    /// Begins this many calls one by one, because a call waits only briefly for a further connection.
+    async fn fill(
+        &mut self,
+        client: &HealthClient<Balanced>,
+        count: usize,
+    ) -> (Vec<JoinHandle<Result<(), Status>>>, Vec<Held>) {
+        let (mut calls, mut held) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            calls.push(begin(client));
+            held.push(self.next().await);
+        }
+        (calls, held)
+    }
+
     /// Returns this many requests.
     async fn hold(&mut self, count: usize) -> Vec<Held> {
         let mut held = Vec::new();
@@ -139,8 +153,7 @@ async fn ended(call: JoinHandle<Result<(), Status>>) -> Status {
 async fn endpoint_gets_as_many_connections_as_its_limit_needs() {
     let mut endpoint = Limited::start(2).await;
     let client = at(&[&endpoint]);
-    let calls: Vec<_> = (0..5).map(|_| begin(&client)).collect();
-    let held = endpoint.hold(5).await;
+    let (calls, held) = endpoint.fill(&client, 5).await;
     assert_eq!(endpoint.open(), 3);
     held.into_iter().for_each(Held::serve);
     for call in calls {
@@ -168,8 +181,7 @@ async fn endpoint_without_a_limit_keeps_one_connection() {
 async fn call_beyond_eight_connections_is_not_sent() {
     let mut endpoint = Limited::start(1).await;
     let client = at(&[&endpoint]);
-    let calls: Vec<_> = (0..8).map(|_| begin(&client)).collect();
-    let mut held = endpoint.hold(calls.len()).await;
+    let (calls, mut held) = endpoint.fill(&client, 8).await;
     for _ in 0..3 {
         let status = ended(begin(&client)).await;
         let expected = "all streams that the endpoints allow are in use";
@@ -218,10 +230,13 @@ async fn no_call_fails_or_hangs_while_the_streams_suffice() {
 async fn call_goes_from_a_full_endpoint_to_another() {
     let (mut one, mut other) = (Limited::start(1).await, Limited::start(1).await);
     let client = at(&[&one, &other]);
-    let calls: Vec<_> = (0..16).map(|_| begin(&client)).collect();
-    let mut held = Vec::new();
-    for _ in 0..8 {
-        held.extend([one.next().await, other.next().await]);
+    let (mut calls, mut held) = (Vec::new(), Vec::new());
+    for _ in 0..16 {
+        calls.push(begin(&client));
+        held.push(tokio::select! {
+            arrived = one.next() => arrived,
+            arrived = other.next() => arrived,
+        });
     }
     assert_eq!(ended(begin(&client)).await.code(), Code::Unavailable);
     assert_eq!((one.open(), other.open()), (8, 8));
@@ -255,8 +270,7 @@ async fn load_is_spread_although_endpoints_get_more_connections() {
 async fn idle_connections_close_but_for_the_first() {
     let mut endpoint = Limited::start(1).await;
     let client = at(&[&endpoint]);
-    let calls: Vec<_> = (0..4).map(|_| begin(&client)).collect();
-    let mut held = endpoint.hold(calls.len()).await;
+    let (calls, mut held) = endpoint.fill(&client, 4).await;
     assert_eq!(endpoint.open(), 4);
     // One stays in use.
     let long = held.pop().unwrap();

@@ -170,11 +170,11 @@ async fn a_hanging_handshake_does_not_block_the_other_replicas() {
     assert_eq!(attempts(&damper, "a").await, 1);
     plane.accept().await;
     // The order is random; the handshake has 5 s.
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let alone = crate::server::options([format!("https://{hangs}")]).ca_file(ca);
     let begun = Instant::now();
     problem(alone).await;
-    assert!((5..20).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    assert!((5..60).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
