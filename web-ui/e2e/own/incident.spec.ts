@@ -41,7 +41,7 @@ test("the start of failures is named on Overview, Chain and Route", async ({ pag
   await expectSound(page);
 });
 
-test("a stopped storm is shown as stopped until confirmed", async ({ page, connect }) => {
+test("a stopped storm is confirmed on the kill switch and on Overview", async ({ page, connect }) => {
   let stopped = false;
   let repeats = 0n;
   let calls = 0n;
@@ -63,17 +63,12 @@ test("a stopped storm is shown as stopped until confirmed", async ({ page, conne
   await page.getByRole("button", { name: "Stop retries now" }).click();
   const proof = page.getByTestId("proof");
   await expect(page.getByTestId("convergence")).toContainText("applied by the only client");
-  await expect(proof).toContainText(/Verifying….*retries\/s now/s);
   await expect(page.getByLabel("Callee", { exact: true })).toHaveValue("");
-  // The wait equals the window of rates, so the test does nothing slow meanwhile.
-  await page.getByRole("link", { name: "Overview", exact: true }).click();
-  await expect(verdict).toContainText(/Retry storm stopped, verifying.*gateway → orders\s+by kill \* \* orders \*/s);
-  await page.goBack();
-  const still = page.getByTestId("still");
-  await expect(still).toContainText("◔");
-  await expect(still).toHaveText(/✓\s*0\.0/, { timeout: 30_000 });
+  // Tests of the components show the time until then, which is the window of rates.
+  await expect(proof).toContainText(/Stopped:\s*0\.0 retries\/s now/, { timeout: 60_000 });
+  await expect(page.getByTestId("still")).toHaveText(/✓\s*0\.0/);
   await expectSound(page);
-  await page.goForward();
+  await page.getByRole("link", { name: "Overview", exact: true }).click();
   await expect(verdict).toContainText("No retry storm");
   await expectSound(page);
 });

@@ -44,8 +44,15 @@ test("of 10,000 rules a page is drawn, and a change redraws one row", async ({ p
   expect(await shown()).toEqual(CALLERS.map((caller) => named(caller, "callee-007")));
 
   const key = { callerService: "caller-042", callerCluster: "*", calleeService: "callee-007", calleeMethod: "*" };
+  // The mark disappears after some seconds.
+  const marked = await page.evaluateHandle(() => {
+    const found: (string | null)[] = [];
+    const note = ({ target }: MutationRecord) => { if (target instanceof Element && target.matches("tr.fresh")) found.push(target.getAttribute("data-rule")); };
+    new MutationObserver((records) => { records.forEach(note); }).observe(document.body, { subtree: true, attributeFilter: ["class"] });
+    return found;
+  });
   const { rule } = await api.rules.putRule({ rule: { key, policy: { mode: Mode.ENFORCE, retry: { maxAttempts: 4 } } } });
-  await expect(page.locator("table.rules tr.fresh")).toHaveAttribute("data-rule", named("caller-042", "callee-007"));
+  await expect.poll(() => marked.jsonValue()).toEqual([named("caller-042", "callee-007")]);
   const changed = page.locator(`tr[data-rule="${named("caller-042", "callee-007")}"]`);
   await expect(changed.locator('[data-label="Mode"]')).toHaveText("enforce");
   await expect(changed.locator('[data-label="Attempts"]')).toHaveText("4");

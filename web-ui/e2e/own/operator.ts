@@ -9,7 +9,7 @@ import type { Locator, Page } from "@playwright/test";
 const READING_S = 5;
 const CLICK_S = 2;
 
-// Steps of the incident.
+// Targets of the steps.
 export const BOUNDS_S = [30, 60, 90, 120] as const;
 
 export interface Incident {

@@ -62,6 +62,7 @@ test("after a stop its route and live retries are shown until confirmed", async 
   const kills = [kill("stock", { revision: 21n })];
   send(messageEvent({ revision: 21n, kills, routes: [route("orders", { ...storm, killed: 1, awaitedKill: named, attemptsPerS: 60 })] }));
   await waitFor(() => { expect(proof.textContent).toMatch(/Verifying…\s*20\.0 retries\/s now/); });
+  expect(screen.getByTestId("still").textContent).toMatch(/◔\s*20\.0/);
   send(messageEvent({ revision: 21n, kills, routes: [route("orders", { callsPerS: 40, attemptsPerS: 40, clients: 1, killed: 1 })] }));
   await waitFor(() => { expect(proof.textContent).toMatch(/Stopped:\s*0\.0 retries\/s now, 68\.0\/s before/); });
   expect(screen.getByTestId("still").textContent).toMatch(/✓\s*0\.0/);
