@@ -50,8 +50,6 @@ pub struct Seen {
     pub whole: bool,
     /// The number in the client's RST_STREAM.
     pub reset: Option<u32>,
-    /// When that came.
-    pub reset_at: Option<Instant>,
     /// Nothing more is to be seen of it: both halves are closed, or the stream was reset.
     pub over: bool,
 }
@@ -207,7 +205,6 @@ impl<F: FnMut(usize) -> Reply + Send + 'static> Server<F> {
             body: Vec::new(),
             whole: false,
             reset: None,
-            reset_at: None,
             over: false,
         };
         let mut reply = self.reply.lock().unwrap_or_else(PoisonError::into_inner);

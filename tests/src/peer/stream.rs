@@ -2,7 +2,6 @@
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -34,7 +33,7 @@ impl Entry {
     fn note_reset(&self, reason: Option<u32>) {
         self.note(|seen| {
             if seen.reset.is_none() && reason.is_some() {
-                (seen.reset, seen.reset_at) = (reason, Some(Instant::now()));
+                seen.reset = reason;
             }
         });
     }

@@ -134,7 +134,7 @@ fn silent_source() -> (mpsc::Sender<String>, Request<ReceiverStream<String>>) {
 #[tokio::test]
 async fn a_stream_whose_time_is_over_is_reset_although_its_source_is_silent() {
     let peer = Peer::start([Reply::begin().then(Act::Echo)]).await;
-    let world = World::new(&peer, "timeout: 300ms, retry: { max_attempts: 3 }").await;
+    let world = World::new(&peer, "timeout: 2s, retry: { max_attempts: 3 }").await;
     let (source, request) = silent_source();
     let mut answers = world.grpc().await.streaming(request, path(), codec()).await.unwrap().into_inner();
     source.send("one".to_owned()).await.unwrap();

@@ -120,7 +120,7 @@ async fn a_second_message_lets_the_answer_go_before_its_end() {
 
 #[tokio::test]
 async fn an_attempt_that_stalls_after_its_message_is_reset_at_its_limit_and_repeated() {
-    let fields = "hold_unary: true, retry: { max_attempts: 3, per_attempt_timeout: 80ms, backoff: { none: {} }, \
+    let fields = "hold_unary: true, retry: { max_attempts: 3, per_attempt_timeout: 1s, backoff: { none: {} }, \
                   codes: { allow: [UNAVAILABLE, DEADLINE_EXCEEDED] } }";
     let peer = Peer::start([Reply::begin().message("half"), Reply::begin(), Reply::ok("yes")]).await;
     let world = World::new(&peer, fields).await;
@@ -133,7 +133,7 @@ async fn an_attempt_that_stalls_after_its_message_is_reset_at_its_limit_and_repe
 #[tokio::test]
 async fn the_deadline_ends_a_held_answer_too() {
     let peer = Peer::start([Reply::begin().message("half")]).await;
-    let world = World::new(&peer, &format!("timeout: 120ms, {HELD}")).await;
+    let world = World::new(&peer, &format!("timeout: 2s, {HELD}")).await;
     assert_eq!(world.call("one").await.unwrap_err().code(), Code::DeadlineExceeded);
     assert_eq!(peer.until_all_are_over().await[0].reset, Some(CANCEL));
     world.ended(&[("deadline", 1)]);

@@ -1,14 +1,14 @@
 //! `grpc-retry-pushback-ms`: the server's word on the next wait.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use damper_tests::peer::{Peer, Reply, Seen};
 use tonic::Code;
 
 use super::world::{Sends, World, ms};
 
-/// Waits that nobody could mistake for the pushbacks below.
-const SLOW: &str = "retry: { max_attempts: 3, backoff: { fixed: { delay: 2s } } }";
+/// Waits that no call here outlasts: each ends within 20 s.
+const SLOW: &str = "retry: { max_attempts: 3, backoff: { fixed: { delay: 10m } } }";
 
 fn pushed_back(value: &str) -> Reply {
     Reply::trailers_only(&[("grpc-status", "14"), ("grpc-retry-pushback-ms", value)])
@@ -24,23 +24,20 @@ async fn a_pushback_is_the_wait_before_the_next_attempt() {
     let world = World::new(&peer, SLOW).await;
     assert_eq!(world.call("one").await.unwrap().into_inner(), "yes");
     let gaps = gaps(&peer.seen());
-    assert!(gaps[0] >= ms(120) && gaps[0] < ms(1_000), "{gaps:?}");
-    assert!(gaps[1] < ms(1_000), "{gaps:?}");
+    assert!(gaps[0] >= ms(120), "{gaps:?}");
     world.ended(&[("ok_after_retry", 1)]);
 }
 
 #[tokio::test]
 async fn after_a_pushback_the_waits_begin_anew() {
-    // 100, then 2000 ms but for the pushback, which leads back to 100.
-    let fields = "retry: { max_attempts: 4, backoff: { custom: { delays: [100ms, 5s] } } }";
+    // 100 ms, then ten minutes but for the pushback, which leads back to 100.
+    let fields = "retry: { max_attempts: 4, backoff: { custom: { delays: [100ms, 10m] } } }";
     let peer =
         Peer::start([Reply::unavailable(), pushed_back("1"), Reply::unavailable(), Reply::ok("yes")]).await;
     let world = World::new(&peer, fields).await;
     world.call("one").await.unwrap();
     let gaps = gaps(&peer.seen());
-    assert!(gaps[0] >= ms(100) && gaps[0] < ms(2_000), "{gaps:?}");
-    assert!(gaps[1] < ms(2_000), "{gaps:?}");
-    assert!(gaps[2] >= ms(100) && gaps[2] < ms(2_000), "{gaps:?}");
+    assert!(gaps[0] >= ms(100) && gaps[2] >= ms(100), "{gaps:?}");
     world.ended(&[("ok_after_retry", 1)]);
 }
 
@@ -49,9 +46,7 @@ async fn stops(reply: Reply, fields: &str) {
     let named = format!("{reply:?}");
     let peer = Peer::start([reply, Reply::ok("again")]).await;
     let world = World::new(&peer, fields).await;
-    let started = Instant::now();
     let error = world.call("one").await.expect_err("the peer failed");
-    assert!(started.elapsed() < ms(1_000), "at once: {named}");
     assert_eq!(error.code(), Code::Unavailable, "{named}");
     assert!(!error.metadata().contains_key("grpc-retry-pushback-ms"), "it spoke to this hop: {named}");
     assert_eq!(peer.seen().len(), 1, "{named}");
@@ -81,7 +76,7 @@ async fn a_pushback_above_a_minute_means_no_retry() {
 
 #[tokio::test]
 async fn a_pushback_longer_than_the_time_left_means_no_retry() {
-    stops(pushed_back("5000"), "timeout: 4s, retry: { max_attempts: 3 }").await;
+    stops(pushed_back("50000"), "timeout: 40s, retry: { max_attempts: 3 }").await;
 }
 
 #[tokio::test]

@@ -15,12 +15,13 @@ const SLOW: &str = "retry: { max_attempts: 3, backoff: { fixed: { delay: 400ms }
 #[tokio::test]
 async fn a_refused_stream_is_resent_at_once_and_looks_like_a_first_send() {
     let peer = Peer::start([Reply::reset(REFUSED_STREAM), Reply::ok("yes")]).await;
-    let world = World::new(&peer, SLOW).await;
+    // A wait would outlast the call's 20 s.
+    let fields = "retry: { max_attempts: 3, backoff: { fixed: { delay: 10m } } }";
+    let world = World::new(&peer, fields).await;
     assert_eq!(world.call("one").await.unwrap().into_inner(), "yes");
     let seen = peer.until_all_are_over().await;
     assert_eq!(seen[0].headers, seen[1].headers);
     assert_eq!(seen[1].header("damper-retry"), None);
-    assert!(seen[1].arrived - seen[0].arrived < ms(400), "at once");
     assert_eq!(world.sends(), Sends { attempts: 2, retries: 0, resends: 1 });
     world.ended(&[("ok", 1)]);
 }
