@@ -1,9 +1,9 @@
 //! A control plane for one test: the server library on a port of its own, with sled in a temporary folder or on a
 //! store that the test has.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use damper_control_plane::{Rate, Server, ServerConfig};
+use damper_control_plane::{Rate, Server, ServerConfig, StartError};
 use damper_proto::manifest;
 use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::guards_client::GuardsClient;
@@ -50,7 +50,7 @@ impl ControlPlane {
         // Tests write as fast as they can; that there is a limit is tested where it lives.
         settings.limits.writes = Rate::UNLIMITED;
         settings.limits.max_open_requests_per_identity = 10_000;
-        let server = Server::bind(settings).await.expect("the server starts");
+        let server = bind(settings).await;
         let url = format!("http://{}", server.local_addr());
         let channel = Channel::from_shared(url.clone()).expect("a URL").connect_lazy();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -148,6 +148,17 @@ impl ControlPlane {
         let within = Duration::from_secs(60);
         tokio::time::timeout(within, running).await.expect("it stops").expect("without a panic");
         drop(folder);
+    }
+}
+
+/// Binds a server. A store that this process has just closed is locked until its last writes are on the disk.
+async fn bind(settings: ServerConfig) -> Server {
+    let begun = Instant::now();
+    loop {
+        match Server::bind(settings.clone()).await {
+            Err(StartError::StoreLocked(_)) if begun.elapsed() < ACKNOWLEDGED_WITHIN => {}
+            bound => return bound.expect("the server starts"),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use damper_store::{Store, StoreContents};
 
 /// How long a victim may take until its first acknowledged write.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One acknowledged write.
 pub struct Ack {
