@@ -182,8 +182,16 @@ impl ProxyAddresses {
 /// Returns an address on which nothing listens. Its host is the caller's own: no other test takes the port
 /// before the service does.
 pub fn free_address(host: u8) -> SocketAddr {
-    let listener = TcpListener::bind((format!("127.0.77.{host}"), 0)).expect("a free port");
-    listener.local_addr().expect("it is bound")
+    let [address] = free_addresses(host);
+    address
+}
+
+/// Returns several such addresses, all different.
+pub fn free_addresses<const N: usize>(host: u8) -> [SocketAddr; N] {
+    let bind = |()| TcpListener::bind((format!("127.0.77.{host}"), 0)).expect("a free port");
+    // All are bound before the first is released.
+    let listeners = [(); N].map(bind);
+    listeners.map(|listener| listener.local_addr().expect("it is bound"))
 }
 
 impl Language {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use damper_control_plane::ServerConfig;
 use damper_tests::control_plane::ControlPlane;
 use damper_tests::etcd::Etcd;
 use futures_util::future::join_all;
@@ -14,7 +15,9 @@ const CLIENTS: usize = 1000;
 async fn a_thousand_clients_come_at_once_are_known_everywhere_and_leave_in_the_drain_time() {
     let etcd = Etcd::start().await;
     let store = format!("etcd://{}", etcd.endpoint());
-    let (a, b) = (ControlPlane::on(&store).await, ControlPlane::on(&store).await);
+    let drain = Duration::from_secs(20);
+    let settings = ServerConfig { drain, ..ServerConfig::new(store.parse().expect("a store")) };
+    let (a, b) = (ControlPlane::with(settings).await, ControlPlane::on(&store).await);
     all_hear(&[&a, &b]).await;
     a.apply(RULE).await;
     let channels = join_all((0..10).map(|_| a.channel())).await;

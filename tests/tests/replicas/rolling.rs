@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use damper_sdk::{Damper, Options};
 use damper_tests::binary::{Served, damper};
 use damper_tests::etcd::Etcd;
+use damper_tests::foreign::free_addresses;
 use damper_tests::hop::{Hop, call};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -24,7 +25,9 @@ use crate::world::{PATIENCE, RULE};
 /// Of each replica, in turn.
 const ROUNDS: u32 = 20;
 const SERVICES: usize = 6;
-const BACK_WITHIN: Duration = Duration::from_secs(10);
+const BACK_WITHIN: Duration = Duration::from_secs(60);
+/// The last byte of the host of both replicas, 127.0.77.52.
+const HOST: u8 = 52;
 
 /// Two replicas, and what it takes to talk to them.
 struct Pair {
@@ -41,7 +44,7 @@ impl Pair {
         let folder = tempfile::tempdir().expect("a temporary folder");
         write_certificates(folder.path());
         let store = format!("etcd://{}", etcd.endpoint());
-        let listen = [free_address(), free_address()];
+        let listen = free_addresses(HOST).map(|address| address.to_string());
         let mut pair = Self { _etcd: etcd, folder, store, listen, running: Vec::new() };
         pair.running = vec![pair.serve(0), pair.serve(1)];
         pair
@@ -281,12 +284,7 @@ async fn report(services: Vec<Service>) {
     assert!(gaps.len() >= SERVICES && longest < BACK_WITHIN, "{gaps:?}");
 }
 
-fn free_address() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener.local_addr().expect("it is bound").to_string()
-}
-
-/// An authority, and a certificate of it for 127.0.0.1.
+/// An authority, and a certificate of it for the replicas.
 fn write_certificates(folder: &Path) {
     let mut authority = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
     authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -294,7 +292,7 @@ fn write_certificates(folder: &Path) {
     let certificate = authority.self_signed(&key).expect("a certificate");
     std::fs::write(folder.join("ca.pem"), certificate.pem()).expect("a file can be written");
     let issuer = rcgen::Issuer::new(authority, key);
-    let server = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("parameters");
+    let server = rcgen::CertificateParams::new(vec![format!("127.0.77.{HOST}")]).expect("parameters");
     let key = rcgen::KeyPair::generate().expect("a key");
     let certificate = server.signed_by(&key, &issuer).expect("a certificate");
     std::fs::write(folder.join("server.pem"), certificate.pem()).expect("a file can be written");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use damper_foreign::to::{Options, Target};
 use damper_sdk::{Damper, Options as DamperOptions};
 use damper_tests::control_plane::ControlPlane;
-use damper_tests::foreign::{Habit, Language, Process, free_address};
+use damper_tests::foreign::{Habit, Language, Process, free_address, free_addresses};
 use damper_tests::hop::{Hop, call};
 use damper_tests::peer::{Peer, Reply};
 use tokio::task::spawn_blocking;
@@ -28,8 +28,9 @@ async fn sends_of_envoys(chain_flag: bool, host: u8) -> [u64; 3] {
     let options = Options { chain_flag, ..Options::default() };
     let documents = written(Target::Envoy, &rules(&keys), &options).documents;
     let last = Peer::by(|_| Reply::unavailable()).await;
-    let service = |name| Service { name, inbound: free_address(host), own: free_address(host) };
-    let services = [service("one"), service("two")];
+    let [in_one, one, in_two, two] = free_addresses(host);
+    let service = |name, inbound, own| Service { name, inbound, own };
+    let services = [service("one", in_one, one), service("two", in_two, two)];
     let envoy = Envoy::start(sidecars(&documents, &services, last.address())).await;
     let mut processes = Vec::new();
     for (service, callee) in services.iter().zip(["two", "last"]) {
