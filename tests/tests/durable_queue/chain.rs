@@ -269,8 +269,9 @@ async fn kill_stops_a_delivery_of_a_worker_that_is_cut_off() {
     let refused = tokio::time::timeout(PATIENCE, ends.recv()).await.expect("the call ends").unwrap();
     assert!(refused.as_ref().is_some_and(|message| message.contains("INC-7")), "{refused:?}");
     assert_eq!(stock.handled(), 0, "the callee was not called");
-    world.unkill().await;
+    // While the kill is in force, so that no lease runs out.
     proxy.lead_to(world.servers.url(0));
+    world.unkill().await;
     has_kills(&orders, 0).await;
     world.job(&job, |job| job.attempts == 1 && job.state() == v1::JobState::Waiting).await;
     // The call was not to be repeated: the job waits for a minute.

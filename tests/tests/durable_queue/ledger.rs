@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use damper_proto::v1;
 use damper_proto::v1::queues_client::QueuesClient;
+use tonic::Code;
 use tonic::transport::Channel;
 
 use crate::peers::{Peer, Record};
@@ -137,7 +138,7 @@ async fn all_ended(queues: &mut QueuesClient<Channel>, within: Duration) -> Hash
     let live = v1::ListJobsRequest { filter, page_size: 1, ..Default::default() };
     let ended = async {
         loop {
-            while !queues.list_jobs(live.clone()).await.unwrap().into_inner().jobs.is_empty() {
+            while !list(queues, &live).await.jobs.is_empty() {
                 // Until the next delivery.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -152,13 +153,24 @@ async fn all_ended(queues: &mut QueuesClient<Channel>, within: Duration) -> Hash
     tokio::time::timeout(within, ended).await.expect("every job ends")
 }
 
+/// Lists jobs, again while the server has no connection to the database that was killed.
+async fn list(queues: &mut QueuesClient<Channel>, request: &v1::ListJobsRequest) -> v1::ListJobsResponse {
+    loop {
+        match queues.list_jobs(request.clone()).await {
+            Ok(listed) => return listed.into_inner(),
+            Err(status) => assert_eq!(status.code(), Code::Unavailable, "{status:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Returns all jobs by their keys.
 async fn jobs(queues: &mut QueuesClient<Channel>) -> HashMap<String, v1::Job> {
     let filter = Some(v1::JobFilter { queue: "later".to_owned(), ..Default::default() });
     let mut request = v1::ListJobsRequest { filter, page_size: 1_000, ..Default::default() };
     let mut jobs = HashMap::new();
     loop {
-        let page = queues.list_jobs(request.clone()).await.unwrap().into_inner();
+        let page = list(queues, &request).await;
         jobs.extend(page.jobs.into_iter().map(|job| (job.key.clone(), job)));
         if page.next_page_token.is_empty() {
             return jobs;

@@ -13,6 +13,8 @@ use tempfile::TempDir;
 use crate::cluster::Cluster;
 
 const REPLICAS: usize = 3;
+/// On a host of these servers: no other socket takes a port while its server is down.
+const LISTEN: &str = "127.0.77.50:0";
 
 /// The servers, and what they keep their state in.
 pub(crate) struct Servers {
@@ -51,7 +53,7 @@ impl Servers {
     fn start(folder: TempDir, shared: Option<Shared>, arguments: Vec<String>, count: usize) -> Self {
         let mut servers = Self { folder, shared, arguments, running: Vec::new() };
         for _ in 0..count {
-            let server = servers.serve("127.0.0.1:0");
+            let server = servers.serve(LISTEN);
             servers.running.push(server);
         }
         servers
