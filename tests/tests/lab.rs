@@ -19,11 +19,16 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-async fn figures(scenario: Scenario) -> Figures {
+/// Builds the callers in Go once.
+async fn go() -> PathBuf {
     static GO: OnceCell<PathBuf> = OnceCell::const_new();
     let built = || async { go::build(Path::new(env!("CARGO_TARGET_TMPDIR"))).await.expect("callers in Go") };
+    GO.get_or_init(built).await.clone()
+}
+
+async fn figures(scenario: Scenario) -> Figures {
     let go = match scenario.strategy.is_go() {
-        true => Some(GO.get_or_init(built).await.clone()),
+        true => Some(go().await),
         false => None,
     };
     let programs = Programs { lab: PathBuf::from(env!("CARGO_BIN_EXE_lab")), go };
@@ -43,7 +48,8 @@ async fn an_outage_is_multiplied_by_naive_retries_and_not_by_damper() {
         parts: Parts {
             warm_up: ms(500),
             healthy: ms(1000),
-            first: ms(1000),
+            // The longest delay of a busy machine before the fault is set.
+            first: ms(5000),
             steady: ms(1500),
             // A machine may be busy for so long before a request that was due finds the fault gone.
             end: ms(5000),
@@ -74,7 +80,7 @@ fn fleet(trouble: Trouble, strategy: Strategy, restart: Option<Duration>) -> Sce
         parts: Parts {
             warm_up: ms(0),
             healthy: ms(500),
-            first: ms(500),
+            first: ms(5000),
             steady: ms(1000),
             end: ms(5000),
             after: ms(500),
@@ -97,6 +103,8 @@ const OF_FLEETS: [Strategy; 8] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_small_caller_repeats_its_first_failures_unless_it_needs_credit() {
+    // Before the load of others: the build takes all cores.
+    go().await;
     let all = OF_FLEETS.map(|strategy| async move {
         let figures = figures(fleet(Trouble::Errors(100), strategy, None)).await;
         let most = match strategy {
@@ -116,6 +124,7 @@ async fn each_small_caller_repeats_its_first_failures_unless_it_needs_credit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_begin_anew_and_lose_no_call() {
     let strategies = [Strategy::Damper, Strategy::TowerBudget, Strategy::GrpcThrottling, Strategy::Kitex];
+    go().await;
     let all = strategies.map(|strategy| async move {
         let figures = figures(fleet(Trouble::Errors(0), strategy, Some(ms(1000)))).await;
         assert_eq!((figures.steady.success, figures.after.success), (1.0, 1.0), "{strategy}: {figures:?}");
