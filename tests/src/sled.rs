@@ -1,6 +1,6 @@
-//! The embedded store of a process or test that has let go of it.
+//! The embedded store of a process or test that has closed it.
 //!
-//! Sled lets go of its files a moment after the last handle to it is gone, and says nothing about it.
+//! Sled closes its files a moment after the last handle to it is gone, and reports it to nobody.
 
 use std::path::Path;
 use std::time::Duration;
