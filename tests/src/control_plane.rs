@@ -50,7 +50,7 @@ impl ControlPlane {
         // Tests write as fast as they can; that there is a limit is tested where it lives.
         settings.limits.writes = Rate::UNLIMITED;
         settings.limits.max_open_requests_per_identity = 10_000;
-        let server = bind(settings).await;
+        let server = bind(settings).await.expect("the server starts");
         let url = format!("http://{}", server.local_addr());
         let channel = Channel::from_shared(url.clone()).expect("a URL").connect_lazy();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -152,12 +152,15 @@ impl ControlPlane {
 }
 
 /// Binds a server. A store that this process has just closed is locked until its last writes are on the disk.
-async fn bind(settings: ServerConfig) -> Server {
+///
+/// # Errors
+/// All but the lock, unless it stays.
+pub async fn bind(settings: ServerConfig) -> Result<Server, StartError> {
     let begun = Instant::now();
     loop {
         match Server::bind(settings.clone()).await {
             Err(StartError::StoreLocked(_)) if begun.elapsed() < ACKNOWLEDGED_WITHIN => {}
-            bound => return bound.expect("the server starts"),
+            bound => return bound,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The embedded store of a process or test that has closed it.
 //!
-//! Sled closes its files a moment after the last handle to it is gone, and reports it to nobody.
+//! Sled closes its files a moment after the last handle to it is gone, and has no event for it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 const PATIENCE: Duration = Duration::from_secs(10);
 const AGAIN_AFTER: Duration = Duration::from_millis(5);
 
-/// Opens the store as soon as nobody holds it any more.
+/// Opens the store as soon as no other handle has it open.
 pub async fn open(path: &Path) -> SledStore {
     let unlocked = async {
         loop {

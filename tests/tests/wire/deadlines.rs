@@ -9,9 +9,9 @@ use super::world::{Sends, World, ms};
 
 const CANCEL: u32 = 8;
 
-/// What the request told the server, in microseconds.
-fn told(request: &Seen) -> u64 {
-    let value = request.header("grpc-timeout").expect("a limit is told");
+/// The time limit that the request states, in microseconds.
+fn timeout_us(request: &Seen) -> u64 {
+    let value = request.header("grpc-timeout").expect("a limit");
     assert!(value.len() <= 9, "at most eight digits: {value}");
     let us = value.strip_suffix('u').unwrap_or_else(|| panic!("in microseconds: {value}"));
     us.parse().expect("a number")
@@ -30,14 +30,20 @@ async fn every_attempt_tells_what_is_left_of_the_call() {
     world.call("one").await.unwrap_err();
     let seen = peer.seen();
     assert_eq!(seen.len(), 5);
-    let told: Vec<_> = seen.iter().map(told).collect();
-    for (number, ((told, request), waits)) in told.iter().zip(&seen).zip(0..).enumerate() {
-        assert!(*told <= us(ms(30_000) - ms(30) * waits), "attempt {number}: {told:?}");
+    let limits: Vec<_> = seen.iter().map(timeout_us).collect();
+    for (number, ((limit, request), waits)) in limits.iter().zip(&seen).zip(0..).enumerate() {
+        assert!(*limit <= us(ms(30_000) - ms(30) * waits), "attempt {number}: {limit:?}");
         // No more is taken off than passed until the request arrived.
         let passed = request.arrived - started;
-        assert!(*told + us(passed + ms(1)) >= us(ms(30_000)), "attempt {number}: {told:?} after {passed:?}");
+        assert!(
+            *limit + us(passed + ms(1)) >= us(ms(30_000)),
+            "attempt {number}: {limit:?} after {passed:?}"
+        );
     }
-    assert!(told.windows(2).all(|pair| pair[0] - pair[1] >= us(ms(30))), "each wait is taken off: {told:?}");
+    assert!(
+        limits.windows(2).all(|pair| pair[0] - pair[1] >= us(ms(30))),
+        "each wait is taken off: {limits:?}"
+    );
     world.ended(&[("attempts_exhausted", 1)]);
 }
 
@@ -47,8 +53,8 @@ async fn an_attempt_tells_its_own_limit_where_that_is_shorter() {
     let peer = Peer::by(|_| Reply::unavailable()).await;
     let world = World::new(&peer, fields).await;
     world.call("one").await.unwrap_err();
-    let told: Vec<_> = peer.seen().iter().map(told).collect();
-    assert_eq!(told, [15_000_000; 3]);
+    let limits: Vec<_> = peer.seen().iter().map(timeout_us).collect();
+    assert_eq!(limits, [15_000_000; 3]);
 }
 
 #[tokio::test]
@@ -60,8 +66,8 @@ async fn the_applications_own_limit_counts_where_it_is_shorter_than_the_rules() 
     let mut request = Request::new("one".to_owned());
     request.set_timeout(ms(15_000));
     world.send(request).await.unwrap_err();
-    let told: Vec<_> = peer.seen().iter().map(told).collect();
-    assert!(told[0] <= us(ms(15_000)) && told[0] > told[1] && told[1] > told[2], "{told:?}");
+    let limits: Vec<_> = peer.seen().iter().map(timeout_us).collect();
+    assert!(limits[0] <= us(ms(15_000)) && limits[0] > limits[1] && limits[1] > limits[2], "{limits:?}");
     world.ended(&[("attempts_exhausted", 1)]);
 }
 

@@ -10,7 +10,8 @@ use tonic::Code;
 
 use super::{Guarded, bearer, wanted};
 use crate::harness::{header, hello, settings_in, shop_rule, soon, to_message};
-use damper_control_plane::{Auth, Server, ServerConfig, StartError};
+use damper_control_plane::{Auth, StartError};
+use damper_tests::control_plane::bind;
 
 fn options(request_id: &str) -> Option<v1::WriteOptions> {
     Some(v1::WriteOptions {
@@ -277,19 +278,6 @@ async fn there_are_no_more_tokens_than_the_limit() {
     server.server.stop().await;
 }
 
-/// Binds a server once the one before it has closed the store.
-async fn bind(settings: impl Fn() -> ServerConfig) -> Result<Server, StartError> {
-    soon(async {
-        loop {
-            match Server::bind(settings()).await {
-                Err(StartError::StoreLocked(_)) => {}
-                bound => return bound,
-            }
-        }
-    })
-    .await
-}
-
 #[tokio::test]
 async fn first_token_is_written_once_or_read_from_its_file() {
     let guarded = |folder: &TempDir, file: Option<&str>| {
@@ -299,7 +287,7 @@ async fn first_token_is_written_once_or_read_from_its_file() {
         settings
     };
     let folder = TempDir::new().unwrap();
-    let refused = bind(|| guarded(&folder, None)).await;
+    let refused = bind(guarded(&folder, None)).await;
     assert!(
         matches!(refused, Err(StartError::Bootstrap(damper_control_plane::BootstrapError::NoAdmin))),
         "{refused:?}"
@@ -307,7 +295,7 @@ async fn first_token_is_written_once_or_read_from_its_file() {
     let path = folder.path().join("first");
     for bad in ["", "damper_x_y", "\u{0}"] {
         std::fs::write(&path, bad).unwrap();
-        let refused = bind(|| guarded(&folder, Some("first"))).await;
+        let refused = bind(guarded(&folder, Some("first"))).await;
         assert!(matches!(refused, Err(StartError::Bootstrap(_))), "{bad:?}: {refused:?}");
     }
     let given = format!("damper_{}_{}", "ab".repeat(8), "cd".repeat(32));
@@ -317,12 +305,12 @@ async fn first_token_is_written_once_or_read_from_its_file() {
     assert_eq!(server.listed().await[0].id, "ab".repeat(8));
     let folder = server.server.stop().await;
     // The store has an admin now, so no other file is created or needed.
-    drop(bind(|| guarded(&folder, Some("second"))).await.unwrap());
+    drop(bind(guarded(&folder, Some("second"))).await.unwrap());
     assert!(!folder.path().join("second").exists());
-    drop(bind(|| guarded(&folder, None)).await.unwrap());
+    drop(bind(guarded(&folder, None)).await.unwrap());
 
     let folder = TempDir::new().unwrap();
-    drop(bind(|| guarded(&folder, Some("new"))).await.unwrap());
+    drop(bind(guarded(&folder, Some("new"))).await.unwrap());
     let made = folder.path().join("new");
     #[cfg(unix)]
     {
@@ -333,7 +321,7 @@ async fn first_token_is_written_once_or_read_from_its_file() {
         std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "the store and the token, and nothing unfinished: {names:?}");
     let before = std::fs::read(&made).unwrap();
-    drop(bind(|| guarded(&folder, Some("new"))).await.unwrap());
+    drop(bind(guarded(&folder, Some("new"))).await.unwrap());
     assert_eq!(std::fs::read(&made).unwrap(), before);
 }
 
